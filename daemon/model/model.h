@@ -1,0 +1,59 @@
+/* A model: hyper-parameters and weights of a GGUF file, packed for one backend, and its forward pass
+ * over a batch of rows of many sequences.
+ *
+ * Built by one thread; then the engine thread alone runs forwards. A family of models is a table row:
+ * model/<family>.c; the forward itself is one function over the description. */
+#ifndef NSV_DAEMON_MODEL_MODEL_H
+#define NSV_DAEMON_MODEL_MODEL_H
+
+#include "daemon/load/gguf.h"
+#include "kernels/backend.h"
+
+struct nsv_model_desc {
+	char arch[32], name[64];
+	uint32_t n_layer, n_embd, n_ff, n_head, n_kv_head, head_dim, n_rot;
+	uint32_t n_ctx, n_vocab;
+	float norm_eps, rope_base;
+	enum nsv_rope_kind rope;
+	enum nsv_act act;
+};
+
+struct nsv_model;
+
+/* The KV pool of all layers, as the forward addresses it. */
+struct nsv_model_kv {
+	void *base;               /* K of layer 0, block 0 */
+	size_t layer_stride;      /* bytes from a layer's K plane to the next layer's */
+	size_t v_off;             /* bytes from a K plane to its V plane */
+	struct nsv_attn_shape shape;
+};
+
+/* One step: n_row rows, each a token at a position of a sequence. */
+struct nsv_batch {
+	uint32_t n_row, n_seq, n_out;
+	const int32_t *tokens;     /* (n_row) */
+	const int32_t *pos;        /* (n_row) */
+	const int64_t *slots;      /* (n_row) where its K and V go */
+	const struct nsv_attn_seq *seqs; /* (n_seq) */
+	const uint32_t *out_rows;  /* (n_out) rows whose logits are wanted, growing */
+};
+
+/* Reads and checks everything, packs the weights. `max_row` bounds n_row, `max_out` n_out: all
+ * scratch is allocated here. `g` must outlive the model (embeddings are read from it). The team is borrowed. */
+int nsv_model_new(const struct nsv_gguf *g, const struct nsv_backend *backend,
+	struct nsv_team *team, uint32_t max_row, uint32_t max_out, struct nsv_model **ret_model,
+	struct nsv_err *err);
+void nsv_model_free(struct nsv_model *m);
+const struct nsv_model_desc *nsv_model_get_desc(const struct nsv_model *m);
+/* Bytes of packed weights and nanoseconds it took. */
+void nsv_model_weights(const struct nsv_model *m, size_t *ret_len, uint64_t *ret_ns);
+/* A number that identifies file and tensors, for fingerprints. */
+uint64_t nsv_model_id(const struct nsv_model *m);
+
+/* Runs one step and leaves logits (n_out, n_vocab). Every integer is checked before anything is
+ * written: -EINVAL and the reason. Does not allocate. Attention goes through `dispatch`, whose backend is the model's. */
+int nsv_model_forward(struct nsv_model *m, struct nsv_dispatch *dispatch,
+	const struct nsv_model_kv *kv, const struct nsv_batch *batch, float *logits,
+	struct nsv_err *err);
+
+#endif

@@ -1,0 +1,37 @@
+/* A team of threads that run one function together (SPMD), with a barrier between its phases.
+ * Made for steps of 100 us: members spin for a bounded time, then sleep on a futex.
+ *
+ * One owner thread creates, runs and frees a team; it is member 0 itself. */
+#ifndef NSV_KERNELS_TEAM_H
+#define NSV_KERNELS_TEAM_H
+
+#include "shm/base.h"
+
+struct nsv_team;
+
+/* What a member knows: its index and how to meet the others. */
+struct nsv_part {
+	uint32_t index, count;
+	struct nsv_team *team; /* NULL when count is 1 */
+};
+
+/* n_thread >= 1 members, the caller included. 0 or -errno. Threads are named "nsv-work/N". */
+int nsv_team_new(uint32_t n_thread, struct nsv_team **ret_team);
+void nsv_team_free(struct nsv_team *team); /* NULL is fine */
+uint32_t nsv_team_size(const struct nsv_team *team);
+/* Every member calls fn(part, arg); returns when all have returned. */
+void nsv_team_run(
+	struct nsv_team *team, void (*fn)(const struct nsv_part *part, void *arg), void *arg);
+/* Called by every member: none goes on before all have come. Orders all memory accesses. */
+void nsv_team_barrier(const struct nsv_part *part);
+
+/* The share of `n` items, in units of `unit`, that falls to this member: [*begin, *end). */
+static inline void nsv_part_range(
+	const struct nsv_part *part, size_t n, size_t unit, size_t *begin, size_t *end)
+{
+	size_t n_unit = (n + unit - 1) / unit;
+	*begin = nsv_min(n, n_unit * part->index / part->count * unit);
+	*end = nsv_min(n, n_unit * (part->index + 1) / part->count * unit);
+}
+
+#endif

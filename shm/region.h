@@ -1,0 +1,34 @@
+/* A memfd of fixed size: created, allocated, sealed against shrink, grow and further seals, mode
+ * 0600, and mapped. The kernel owns its life: there is no name to clean up. */
+#ifndef NSV_SHM_REGION_H
+#define NSV_SHM_REGION_H
+
+#include "shm/base.h"
+
+struct nsv_region {
+	int fd;      /* -1: none */
+	size_t len;
+	void *map;   /* MAP_SHARED; NULL: not mapped */
+};
+
+#define NSV_REGION_NONE ((struct nsv_region){.fd = -1})
+
+enum nsv_region_flag {
+	NSV_REGION_HUGE = 1,    /* ask for transparent huge pages: only for what no client maps */
+	NSV_REGION_POPULATE = 2, /* touch every page now */
+};
+
+/* A new region of `len` bytes (rounded up to a page), zeroed, every page allocated (a full tmpfs is
+ * -ENOSPC here, not SIGBUS later), MADV_DONTDUMP, close-on-exec. `name` shows in /proc only. */
+int nsv_region_create(struct nsv_region *ret, const char *name, size_t len, unsigned int flags,
+	struct nsv_err *err);
+/* Maps a descriptor that a peer or the fd store handed over, after checking that it is a memfd with
+ * the SHRINK, GROW and SEAL seals and has exactly `len` bytes. Takes `fd` only on success. */
+int nsv_region_adopt(
+	struct nsv_region *ret, int fd, size_t len, bool writable, struct nsv_err *err);
+/* A read-only descriptor of the same memory, for a reader: it can neither map it writable nor
+ * punch holes. The caller closes it. */
+int nsv_region_reopen_ro(const struct nsv_region *region, int *ret_fd);
+void nsv_region_deinit(struct nsv_region *region); /* half-built or NONE is fine */
+
+#endif
