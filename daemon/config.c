@@ -1,0 +1,260 @@
+#include "daemon/config.h"
+
+#include <getopt.h>
+#include <jansson.h>
+#include <stddef.h>
+#include <string.h>
+
+#include "daemon/version.h"
+
+enum key_type { KEY_STR, KEY_U32, KEY_BOOL };
+
+struct key {
+	const char *name; /* in the file; the option is the same with '-' for '_' */
+	enum key_type type;
+	size_t off;
+	uint32_t min, max;
+};
+
+#define KEY(member, type, min, max) {#member, type, offsetof(struct nsv_config, member), min, max}
+#define LIMIT(member, min, max) \
+	{#member, KEY_U32, offsetof(struct nsv_config, limits.member), min, max}
+
+static const struct key keys[] = {
+	KEY(model, KEY_STR, 0, 0),
+	KEY(socket, KEY_STR, 0, 0),
+	KEY(backend, KEY_STR, 0, 0),
+	KEY(kv_blocks, KEY_U32, 0, 1u << 30),
+	KEY(threads, KEY_U32, 0, 1024),
+	KEY(batch_tokens, KEY_U32, 1, 65536),
+	KEY(max_requests, KEY_U32, 1, 65536),
+	KEY(spin_us, KEY_U32, 0, 10000),
+	KEY(verbose, KEY_BOOL, 0, 0),
+};
+
+static const struct key limit_keys[] = {
+	LIMIT(sessions, 1, 1u << 20),
+	LIMIT(requests, 1, 1u << 20),
+	LIMIT(memory_mib, 1, 1u << 24),
+	LIMIT(prompt_bytes, 1, 64u << 20),
+	LIMIT(session_slots, 1, 1024),
+	LIMIT(hello_ms, 1, 600000),
+};
+
+static const char usage[] =
+	"Usage: nanoserved --model FILE [--socket PATH] [options]\n"
+	"Serves a language model to local processes through shared memory.\n"
+	"\n"
+	"  --model FILE        the model, GGUF\n"
+	"  --socket PATH       listen here; without it the service manager's socket is taken\n"
+	"  --backend NAME      auto, cpu, model or reference [auto, or $NANOSERVE_BACKEND]\n"
+	"  --kv-blocks N       blocks of the KV pool, 16 tokens each [from free memory]\n"
+	"  --threads N         threads that compute [one a CPU]\n"
+	"  --batch-tokens N    tokens a step at most [512]\n"
+	"  --max-requests N    requests at once, all users together [256]\n"
+	"  --spin-us N         how long to look for work before sleeping [20, on one CPU 0]\n"
+	"  --config FILE       JSON: {\"model\": ..., \"limits\": {\"sessions\": ...}, ...}\n"
+	"  --verbose           log every request\n"
+	"  --help, --version\n";
+
+static int set_str(struct nsv_config *c, const struct key *k, const char *value)
+{
+	char **p = (char **)((char *)c + k->off);
+	char *copy = strdup(value);
+
+	if (!copy)
+		return -ENOMEM;
+	free(*p);
+	*p = copy;
+	return 0;
+}
+
+static int set_u32(
+	struct nsv_config *c, const struct key *k, long long value, struct nsv_err *err)
+{
+	if (value < (long long)k->min || value > (long long)k->max)
+		return nsv_fail(err, -EINVAL, "%s is %lld: %u to %u is allowed", k->name, value,
+			k->min, k->max);
+	*(uint32_t *)((char *)c + k->off) = (uint32_t)value;
+	return 0;
+}
+
+static int set_json(
+	struct nsv_config *c, const struct key *k, const json_t *value, struct nsv_err *err)
+{
+	static const char *const wants[] = {"a string", "an integer", "true or false"};
+
+	if (k->type == KEY_STR && json_is_string(value))
+		return set_str(c, k, json_string_value(value));
+	if (k->type == KEY_U32 && json_is_integer(value))
+		return set_u32(c, k, json_integer_value(value), err);
+	if (k->type == KEY_BOOL && json_is_boolean(value)) {
+		*(bool *)((char *)c + k->off) = json_is_true(value);
+		return 0;
+	}
+	return nsv_fail(err, -EINVAL, "%s must be %s", k->name, wants[k->type]);
+}
+
+static const struct key *find_key(const struct key *table, size_t n, const char *name)
+{
+	for (size_t i = 0; i < n; i++)
+		if (strcmp(table[i].name, name) == 0)
+			return &table[i];
+	return NULL;
+}
+
+static int set_object(struct nsv_config *c, json_t *object, const struct key *table, size_t n,
+	struct nsv_err *err)
+{
+	const char *name;
+	json_t *value;
+
+	json_object_foreach(object, name, value)
+	{
+		const struct key *k = find_key(table, n, name);
+		int ret;
+
+		if (k)
+			ret = set_json(c, k, value, err);
+		else if (table == keys && strcmp(name, "limits") == 0 && json_is_object(value))
+			ret = set_object(c, value, limit_keys, NSV_ARRAY_LEN(limit_keys), err);
+		else
+			ret = nsv_fail(err, -EINVAL, "unknown key \"%.64s\"", name);
+		if (ret < 0)
+			return ret;
+	}
+	return 0;
+}
+
+int nsv_config_parse(struct nsv_config *c, const char *text, size_t len, struct nsv_err *err)
+{
+	json_error_t e;
+	json_t *root = json_loadb(text, len, JSON_REJECT_DUPLICATES, &e);
+
+	if (!root)
+		return nsv_fail(err, -EINVAL, "line %d: %.160s", e.line, e.text);
+	int ret = json_is_object(root)
+			  ? set_object(c, root, keys, NSV_ARRAY_LEN(keys), err)
+			  : nsv_fail(err, -EINVAL, "an object { ... } is expected");
+	json_decref(root);
+	return ret;
+}
+
+static int parse_file(struct nsv_config *c, const char *path, struct nsv_err *err)
+{
+	enum { MAX_LEN = 1 << 20 };
+	nsv_autofree char *text = malloc(MAX_LEN);
+	FILE *f = fopen(path, "re");
+
+	if (!f || !text) {
+		int e = errno;
+		if (f)
+			fclose(f);
+		return nsv_fail(err, -e, "config %s: %s", path, strerror(e));
+	}
+	size_t len = fread(text, 1, MAX_LEN, f);
+	bool bad = ferror(f) || len == MAX_LEN;
+	fclose(f);
+	if (bad)
+		return nsv_fail(err, -EINVAL, "config %s: unreadable, or longer than 1 MiB", path);
+	struct nsv_err why;
+	int ret = nsv_config_parse(c, text, len, &why);
+	if (ret < 0)
+		return nsv_fail(err, ret, "config %s: %s", path, why.text);
+	return 0;
+}
+
+static int set_option(struct nsv_config *c, const struct key *k, const char *text,
+	struct nsv_err *err)
+{
+	char *end;
+
+	if (k->type == KEY_STR)
+		return set_str(c, k, text);
+	if (k->type == KEY_BOOL) {
+		*(bool *)((char *)c + k->off) = true;
+		return 0;
+	}
+	errno = 0;
+	long long value = strtoll(text, &end, 10);
+	if (errno || end == text || *end)
+		return nsv_fail(err, -EINVAL, "%s is \"%s\": a number is expected", k->name, text);
+	return set_u32(c, k, value, err);
+}
+
+enum { OPT_HELP = 1000, OPT_VERSION, OPT_CONFIG };
+
+static void make_options(struct option *options, char names[][32])
+{
+	size_t n = 0;
+
+	for (; n < NSV_ARRAY_LEN(keys); n++) {
+		snprintf(names[n], 32, "%s", keys[n].name);
+		for (char *p = names[n]; *p; p++)
+			if (*p == '_')
+				*p = '-';
+		int has_arg = keys[n].type == KEY_BOOL ? no_argument : required_argument;
+		options[n] = (struct option){names[n], has_arg, NULL, (int)n};
+	}
+	options[n++] = (struct option){"help", no_argument, NULL, OPT_HELP};
+	options[n++] = (struct option){"version", no_argument, NULL, OPT_VERSION};
+	options[n++] = (struct option){"config", required_argument, NULL, OPT_CONFIG};
+	options[n] = (struct option){0};
+}
+
+/* One pass over the command line: first for --config alone, then for the rest, which wins. */
+static int parse_options(
+	struct nsv_config *c, int argc, char **argv, bool want_config, struct nsv_err *err)
+{
+	struct option options[NSV_ARRAY_LEN(keys) + 4];
+	char names[NSV_ARRAY_LEN(keys)][32];
+	int opt, ret = 0;
+
+	make_options(options, names);
+	optind = 0;
+	opterr = 0;
+	while (ret == 0 && (opt = getopt_long(argc, argv, "", options, NULL)) >= 0) {
+		if (opt == '?')
+			return nsv_fail(err, -EINVAL,
+				"unknown option or missing value: %s (see --help)", argv[optind - 1]);
+		if (opt == OPT_HELP || opt == OPT_VERSION) {
+			fputs(opt == OPT_HELP ? usage : "nanoserved " NSV_VERSION "\n", stdout);
+			return NSV_CONFIG_EXIT;
+		}
+		if (opt == OPT_CONFIG)
+			ret = want_config ? parse_file(c, optarg, err) : 0;
+		else if (!want_config)
+			ret = set_option(c, &keys[opt], optarg, err);
+	}
+	if (ret == 0 && optind < argc)
+		return nsv_fail(err, -EINVAL, "unexpected argument: %s", argv[optind]);
+	return ret;
+}
+
+int nsv_config_init(struct nsv_config *c, int argc, char **argv, struct nsv_err *err)
+{
+	*c = (struct nsv_config){
+		.batch_tokens = 512,
+		.max_requests = 256,
+		.spin_us = sysconf(_SC_NPROCESSORS_ONLN) > 1 ? 20 : 0,
+		.limits = {.sessions = 4096, .requests = 1024, .memory_mib = 2048,
+			.prompt_bytes = 4u << 20, .session_slots = 256, .hello_ms = 5000},
+	};
+	int ret = parse_options(c, argc, argv, true, err);
+
+	if (ret == 0)
+		ret = parse_options(c, argc, argv, false, err);
+	if (ret == 0 && !c->model)
+		ret = nsv_fail(err, -EINVAL, "no model is named: --model FILE (see --help)");
+	if (ret != 0)
+		nsv_config_deinit(c);
+	return ret;
+}
+
+void nsv_config_deinit(struct nsv_config *c)
+{
+	free(c->model);
+	free(c->socket);
+	free(c->backend);
+	*c = (struct nsv_config){0};
+}
