@@ -1,0 +1,318 @@
+#include "daemon/sched.h"
+
+#include <string.h>
+
+#define MIXED_TOKENS 64
+
+int nsv_sched_init(struct nsv_sched *s, struct nsv_block_alloc *alloc, uint32_t n_cap,
+	uint32_t block_size, uint32_t batch_tokens)
+{
+	*s = (struct nsv_sched){.alloc = alloc,
+		.block_size = block_size,
+		.batch_tokens = batch_tokens,
+		.mixed_tokens = (uint32_t)nsv_min(MIXED_TOKENS, batch_tokens),
+		.watermark = 1 + alloc->n_block / 100,
+		.n_cap = n_cap};
+	s->seqs = calloc(n_cap, sizeof(*s->seqs));
+	s->run = calloc(n_cap, sizeof(*s->run));
+	s->wait = calloc(n_cap, sizeof(*s->wait));
+	if (s->seqs && s->run && s->wait)
+		return 0;
+	nsv_sched_deinit(s);
+	return -ENOMEM;
+}
+
+void nsv_sched_deinit(struct nsv_sched *s)
+{
+	free(s->seqs);
+	free(s->run);
+	free(s->wait);
+	*s = (struct nsv_sched){0};
+}
+
+int nsv_step_plan_init(struct nsv_step_plan *p, uint32_t n_cap)
+{
+	*p = (struct nsv_step_plan){.items = calloc(n_cap, sizeof(*p->items)),
+		.preempted = calloc(n_cap, sizeof(*p->preempted))};
+	if (p->items && p->preempted)
+		return 0;
+	nsv_step_plan_deinit(p);
+	return -ENOMEM;
+}
+
+void nsv_step_plan_deinit(struct nsv_step_plan *p)
+{
+	free(p->items);
+	free(p->preempted);
+	*p = (struct nsv_step_plan){0};
+}
+
+/* ---- The two lists, ordered by arrival */
+
+static void list_insert(struct nsv_sched *s, uint32_t *list, uint32_t *n, uint32_t seq)
+{
+	uint32_t i = (*n)++;
+
+	for (; i > 0 && s->seqs[list[i - 1]].arrival > s->seqs[seq].arrival; i--)
+		list[i] = list[i - 1];
+	list[i] = seq;
+}
+
+static void list_remove(uint32_t *list, uint32_t *n, uint32_t seq)
+{
+	uint32_t i = 0;
+
+	while (list[i] != seq)
+		i++;
+	memmove(&list[i], &list[i + 1], (--*n - i) * sizeof(*list));
+}
+
+static void to_waiting(struct nsv_sched *s, uint32_t seq)
+{
+	s->seqs[seq].where = NSV_SCHED_WAITING;
+	list_insert(s, s->wait, &s->n_wait, seq);
+}
+
+void nsv_sched_add(struct nsv_sched *s, uint32_t seq, uint32_t n_token, uint64_t arrival,
+	int32_t *blocks, uint32_t cap)
+{
+	s->seqs[seq] = (struct nsv_sched_seq){
+		.n_token = n_token, .arrival = arrival, .table = {.block = blocks, .cap = cap}};
+	to_waiting(s, seq);
+}
+
+bool nsv_sched_fits(const struct nsv_sched *s, uint64_t n_token)
+{
+	return nsv_blocks_for(n_token, s->block_size) <= s->alloc->n_block;
+}
+
+void nsv_sched_remove(struct nsv_sched *s, uint32_t seq)
+{
+	struct nsv_sched_seq *q = &s->seqs[seq];
+
+	if (q->where == NSV_SCHED_RUNNING)
+		list_remove(s->run, &s->n_run, seq);
+	else if (q->where == NSV_SCHED_WAITING)
+		list_remove(s->wait, &s->n_wait, seq);
+	nsv_block_table_release(&q->table, s->alloc);
+	*q = (struct nsv_sched_seq){0};
+}
+
+void nsv_sched_pause(struct nsv_sched *s, uint32_t seq, bool paused)
+{
+	s->seqs[seq].paused = paused;
+}
+
+void nsv_sched_grow(struct nsv_sched *s, uint32_t seq)
+{
+	s->seqs[seq].n_token++;
+}
+
+/* ---- A step */
+
+static void preempt(struct nsv_sched *s, struct nsv_step_plan *plan, uint32_t seq)
+{
+	struct nsv_sched_seq *q = &s->seqs[seq];
+
+	list_remove(s->run, &s->n_run, seq);
+	nsv_block_table_release(&q->table, s->alloc);
+	q->n_past = 0;
+	q->n_preempt++;
+	s->n_preempt++;
+	to_waiting(s, seq);
+	plan->preempted[plan->n_preempted++] = seq;
+}
+
+/* Whose blocks are taken: the youngest paused one, else the youngest. `run` is not empty. */
+static uint32_t victim(const struct nsv_sched *s)
+{
+	for (uint32_t i = s->n_run; i > 0; i--)
+		if (s->seqs[s->run[i - 1]].paused)
+			return s->run[i - 1];
+	return s->run[s->n_run - 1];
+}
+
+/* As many of `want` rows as blocks can be had for, at least one unless `seq` itself is preempted: 0. */
+static uint32_t reserve(struct nsv_sched *s, struct nsv_step_plan *plan, uint32_t seq, uint32_t want)
+{
+	struct nsv_sched_seq *q = &s->seqs[seq];
+
+	for (;;) {
+		uint64_t room = ((uint64_t)q->table.n + s->alloc->n_free) * s->block_size;
+		uint32_t n = (uint32_t)nsv_min_u64(want, room > q->n_past ? room - q->n_past : 0);
+		if (n > 0 && nsv_block_table_reserve(&q->table, s->alloc, (uint64_t)q->n_past + n,
+				     s->block_size) == 0)
+			return n;
+		uint32_t v = victim(s);
+		preempt(s, plan, v);
+		if (v == seq)
+			return 0;
+	}
+}
+
+static void plan_rows(struct nsv_sched *s, struct nsv_step_plan *plan, uint32_t seq, uint32_t n)
+{
+	struct nsv_sched_seq *q = &s->seqs[seq];
+
+	plan->items[plan->n_item++] = (struct nsv_plan_item){
+		.seq = seq, .n_past = q->n_past, .n_row = n, .sample = q->n_past + n == q->n_token};
+	plan->n_row += n;
+	q->n_past += n;
+}
+
+static bool can_run(const struct nsv_sched_seq *q)
+{
+	return !q->paused && q->n_past < q->n_token;
+}
+
+static uint32_t count_decodes(const struct nsv_sched *s)
+{
+	uint32_t n = 0;
+
+	for (uint32_t i = 0; i < s->n_run; i++) {
+		const struct nsv_sched_seq *q = &s->seqs[s->run[i]];
+		n += can_run(q) && q->n_token - q->n_past == 1;
+	}
+	return n;
+}
+
+/* The first of `run` that arrived after `arrival`; it is near place i, where victims were taken out. */
+static uint32_t next_in_run(const struct nsv_sched *s, uint32_t i, uint64_t arrival)
+{
+	i = (uint32_t)nsv_min(i, s->n_run);
+	while (i > 0 && s->seqs[s->run[i - 1]].arrival > arrival)
+		i--;
+	while (i < s->n_run && s->seqs[s->run[i]].arrival <= arrival)
+		i++;
+	return i;
+}
+
+static void plan_running(struct nsv_sched *s, struct nsv_step_plan *plan, uint32_t *prefill_left)
+{
+	uint32_t i = 0;
+
+	while (i < s->n_run && plan->n_row < s->batch_tokens) {
+		uint32_t seq = s->run[i];
+		const struct nsv_sched_seq *q = &s->seqs[seq];
+		uint32_t left = q->n_token - q->n_past;
+		uint32_t want = left == 1 ? 1 : (uint32_t)nsv_min(left, *prefill_left);
+
+		if (can_run(q) && want > 0) {
+			uint32_t n = reserve(s, plan, seq, want);
+			if (n > 0) {
+				plan_rows(s, plan, seq, n);
+				if (left > 1)
+					*prefill_left -= n;
+			}
+		}
+		i = next_in_run(s, i, q->arrival);
+	}
+}
+
+static bool make_room(struct nsv_sched *s, struct nsv_step_plan *plan, uint64_t n_block)
+{
+	while (s->alloc->n_free < n_block && s->n_run > 0) {
+		uint32_t v = victim(s);
+		if (!s->seqs[v].paused)
+			return false;
+		preempt(s, plan, v);
+	}
+	return s->alloc->n_free >= n_block;
+}
+
+static void plan_waiting(struct nsv_sched *s, struct nsv_step_plan *plan, uint32_t prefill_left)
+{
+	uint32_t i = 0;
+
+	while (i < s->n_wait && prefill_left > 0) {
+		uint32_t seq = s->wait[i];
+		struct nsv_sched_seq *q = &s->seqs[seq];
+		uint64_t need = nsv_blocks_for(q->n_token, s->block_size);
+
+		if (q->paused) {
+			i++;
+			continue;
+		}
+		if (!make_room(s, plan, need + (plan->n_item ? s->watermark : 0)))
+			return;
+		/* make_room may have put an older, paused one before it. */
+		list_remove(s->wait, &s->n_wait, seq);
+		q->where = NSV_SCHED_RUNNING;
+		list_insert(s, s->run, &s->n_run, seq);
+		uint32_t n = reserve(s, plan, seq, (uint32_t)nsv_min(q->n_token, prefill_left));
+		plan_rows(s, plan, seq, n);
+		prefill_left -= n;
+	}
+}
+
+void nsv_sched_plan(struct nsv_sched *s, struct nsv_step_plan *plan)
+{
+	uint32_t n_decode = count_decodes(s);
+	uint32_t left = s->batch_tokens - (uint32_t)nsv_min(n_decode, s->batch_tokens);
+
+	plan->n_item = plan->n_row = plan->n_preempted = 0;
+	if (n_decode > 0)
+		left = (uint32_t)nsv_min(left, s->mixed_tokens);
+	plan_running(s, plan, &left);
+	if (plan->n_preempted == 0) /* whoever lost blocks just now is not to get them back at once */
+		plan_waiting(s, plan, left);
+}
+
+/* ---- Audit */
+
+static int audit_seq(const struct nsv_sched *s, uint32_t seq, uint32_t *held, struct nsv_err *err)
+{
+	const struct nsv_sched_seq *q = &s->seqs[seq];
+
+	if (q->where != NSV_SCHED_RUNNING && q->table.n > 0)
+		return nsv_fail(err, -EUCLEAN, "sequence %u holds %u blocks and does not run", seq,
+			q->table.n);
+	if (q->n_past > q->n_token ||
+		q->table.n < nsv_blocks_for(q->n_past, s->block_size) || q->table.n > q->table.cap)
+		return nsv_fail(err, -EUCLEAN, "sequence %u: %u of %u tokens in %u blocks", seq,
+			q->n_past, q->n_token, q->table.n);
+	for (uint32_t i = 0; i < q->table.n; i++) {
+		int32_t b = q->table.block[i];
+		if (b < 0 || (uint32_t)b >= s->alloc->n_block)
+			return nsv_fail(err, -EUCLEAN, "sequence %u holds block %d of %u", seq, b,
+				s->alloc->n_block);
+		held[b]++;
+	}
+	return 0;
+}
+
+static int audit_list(const struct nsv_sched *s, const uint32_t *list, uint32_t n, uint8_t where,
+	struct nsv_err *err)
+{
+	for (uint32_t i = 0; i < n; i++) {
+		if (s->seqs[list[i]].where != where)
+			return nsv_fail(err, -EUCLEAN, "sequence %u is in the wrong list", list[i]);
+		if (i > 0 && s->seqs[list[i - 1]].arrival >= s->seqs[list[i]].arrival)
+			return nsv_fail(err, -EUCLEAN, "sequence %u is out of order", list[i]);
+	}
+	return 0;
+}
+
+int nsv_sched_audit(const struct nsv_sched *s, struct nsv_err *err)
+{
+	nsv_autofree uint32_t *held = calloc(s->alloc->n_block, sizeof(*held));
+	uint32_t n_listed = 0;
+	int ret = held ? nsv_block_audit(s->alloc, err) : -ENOMEM;
+
+	if (ret == 0)
+		ret = audit_list(s, s->run, s->n_run, NSV_SCHED_RUNNING, err);
+	if (ret == 0)
+		ret = audit_list(s, s->wait, s->n_wait, NSV_SCHED_WAITING, err);
+	for (uint32_t i = 0; ret == 0 && i < s->n_cap; i++) {
+		n_listed += s->seqs[i].where != NSV_SCHED_ABSENT;
+		ret = audit_seq(s, i, held, err);
+	}
+	if (ret == 0 && n_listed != s->n_run + s->n_wait)
+		ret = nsv_fail(err, -EUCLEAN, "%u sequences, %u in the lists", n_listed,
+			s->n_run + s->n_wait);
+	for (uint32_t b = 0; ret == 0 && b < s->alloc->n_block; b++)
+		if (held[b] != nsv_block_n_ref(s->alloc, (int32_t)b))
+			ret = nsv_fail(err, -EUCLEAN, "block %u: %u holders, %u references", b, held[b],
+				nsv_block_n_ref(s->alloc, (int32_t)b));
+	return ret;
+}

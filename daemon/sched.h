@@ -1,0 +1,81 @@
+/* Who runs in the next step: a function over plain state, without I/O, locks, clocks or a model.
+ *
+ *            add            admitted              remove
+ *     ABSENT -----> WAITING ---------> RUNNING ----------> ABSENT
+ *                      ^  <-----------    |
+ *                      |    preempted     | (a paused one stays where it is, and is not planned)
+ *
+ * Rules, in this order:
+ *   1 A running sequence with one token to compute (decode) gets its row in every step.
+ *   2 The rest of the step's rows go to prefill chunks, oldest first; beside decode rows at most
+ *     `mixed_tokens` of them, so that a long prompt does not hold up a running stream.
+ *   3 A block that is missing is taken from a paused sequence, else from the youngest: it is
+ *     preempted, gives all its blocks back and computes them again later. So the oldest that is
+ *     not paused always moves: progress at every step.
+ *   4 A waiting sequence is admitted first come, first served, when all its tokens fit and
+ *     `watermark` blocks stay free (or nobody runs).
+ *
+ * The engine thread owns it. A plan costs O(running + admitted). */
+#ifndef NSV_DAEMON_SCHED_H
+#define NSV_DAEMON_SCHED_H
+
+#include "cache/block_table.h"
+
+enum nsv_sched_where { NSV_SCHED_ABSENT = 0, NSV_SCHED_WAITING, NSV_SCHED_RUNNING };
+
+struct nsv_sched_seq {
+	uint8_t where;
+	bool paused;
+	uint32_t n_token; /* known: prompt and output */
+	uint32_t n_past;  /* of them computed, or planned to be */
+	uint32_t n_preempt;
+	uint64_t arrival;
+	struct nsv_block_table table; /* storage is the caller's */
+};
+
+struct nsv_sched {
+	struct nsv_block_alloc *alloc;
+	uint32_t block_size;
+	uint32_t batch_tokens, mixed_tokens, watermark;
+	uint32_t n_cap;
+	struct nsv_sched_seq *seqs;    /* (n_cap) */
+	uint32_t *run, *wait;          /* (n_cap) indices, oldest arrival first */
+	uint32_t n_run, n_wait;
+	uint64_t n_preempt;
+};
+
+struct nsv_plan_item {
+	uint32_t seq;
+	uint32_t n_past, n_row; /* the rows' positions are n_past .. n_past + n_row - 1 */
+	bool sample;            /* the last row's logits give the next token */
+};
+
+struct nsv_step_plan {
+	uint32_t n_item, n_row, n_preempted;
+	struct nsv_plan_item *items; /* (n_cap) */
+	uint32_t *preempted;         /* (n_cap) */
+};
+
+int nsv_sched_init(struct nsv_sched *s, struct nsv_block_alloc *alloc, uint32_t n_cap,
+	uint32_t block_size, uint32_t batch_tokens);
+void nsv_sched_deinit(struct nsv_sched *s);
+int nsv_step_plan_init(struct nsv_step_plan *p, uint32_t n_cap);
+void nsv_step_plan_deinit(struct nsv_step_plan *p);
+
+/* A new sequence of n_token tokens whose block table is stored at blocks (cap). It must be able to
+ * fit: nsv_sched_fits. Arrivals are distinct. */
+void nsv_sched_add(struct nsv_sched *s, uint32_t seq, uint32_t n_token, uint64_t arrival,
+	int32_t *blocks, uint32_t cap);
+/* Can a sequence of this many tokens ever fit the pool? */
+bool nsv_sched_fits(const struct nsv_sched *s, uint64_t n_token);
+/* It has ended: blocks go back. */
+void nsv_sched_remove(struct nsv_sched *s, uint32_t seq);
+void nsv_sched_pause(struct nsv_sched *s, uint32_t seq, bool paused);
+/* A sampled token was appended. */
+void nsv_sched_grow(struct nsv_sched *s, uint32_t seq);
+/* Makes the next step's plan and marks its rows as computed; n_item 0: nothing can run. */
+void nsv_sched_plan(struct nsv_sched *s, struct nsv_step_plan *plan);
+/* The invariants: 0, or -EUCLEAN and a sentence. O(blocks + tables). */
+int nsv_sched_audit(const struct nsv_sched *s, struct nsv_err *err);
+
+#endif

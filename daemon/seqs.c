@@ -1,0 +1,164 @@
+#include "daemon/seqs.h"
+
+#include <string.h>
+
+_Static_assert(sizeof(struct nsv_seqs_head) <= NSV_PAGE, "one page");
+_Static_assert(sizeof(struct nsv_session_commit) == 88, "layout");
+_Static_assert(sizeof(struct nsv_session_rec) == 192, "layout");
+_Static_assert(sizeof(struct nsv_seq_ident) == 64, "layout");
+_Static_assert(sizeof(struct nsv_seq_commit) == 32, "layout");
+_Static_assert(sizeof(struct nsv_seq_rec) == 192, "layout");
+
+struct layout {
+	size_t seq_off, seq_len, total;
+};
+
+static bool compute(const struct nsv_seqs_geom *g, struct layout *ret)
+{
+	size_t sessions, tokens, blocks, record, all, total;
+
+	if (!nsv_mul(g->n_session, sizeof(struct nsv_session_rec), &sessions) ||
+		!nsv_mul(g->n_token, sizeof(int32_t), &tokens) ||
+		!nsv_mul(g->n_block, sizeof(int32_t), &blocks) ||
+		!nsv_add(tokens, blocks, &record) ||
+		!nsv_add(record, sizeof(struct nsv_seq_rec) + NSV_SEQS_PARAMS_LEN, &record) ||
+		!nsv_align_up(record, NSV_CACHE_LINE, &record) ||
+		!nsv_mul(record, g->n_seq, &all) || !nsv_add(all, NSV_PAGE, &total) ||
+		!nsv_add(total, sessions, &total) || !nsv_align_up(total, NSV_PAGE, &total))
+		return false;
+	*ret = (struct layout){NSV_PAGE + sessions, record, total};
+	return true;
+}
+
+static int checked_layout(const struct nsv_seqs_geom *geom, struct layout *ret)
+{
+	if (!geom->n_session || !geom->n_seq || !geom->n_token || !geom->n_block)
+		return -EINVAL;
+	return compute(geom, ret) ? 0 : -EOVERFLOW;
+}
+
+int nsv_seqs_len(const struct nsv_seqs_geom *geom, size_t *ret_len)
+{
+	struct layout l;
+	int ret = checked_layout(geom, &l);
+
+	if (ret == 0)
+		*ret_len = l.total;
+	return ret;
+}
+
+static int make_view(struct nsv_seqs *s, void *base, const struct nsv_seqs_geom *geom)
+{
+	struct layout l;
+	int ret = checked_layout(geom, &l);
+
+	if (ret == 0)
+		*s = (struct nsv_seqs){base, *geom, l.seq_off, l.seq_len};
+	return ret;
+}
+
+int nsv_seqs_format(
+	struct nsv_seqs *s, void *base, const struct nsv_seqs_geom *geom, uint64_t model_id)
+{
+	int ret = make_view(s, base, geom);
+
+	if (ret < 0)
+		return ret;
+	struct nsv_seqs_head *h = nsv_seqs_head(s);
+	*h = (struct nsv_seqs_head){.major = NSV_SEQS_MAJOR,
+		.head_len = sizeof(*h),
+		.geom = *geom,
+		.model_id = model_id,
+		.epoch = 1};
+	nsv_seqs_len(geom, (size_t *)&h->region_len);
+	/* Last: a region without its magic was never whole. */
+	__atomic_store_n(&h->magic, NSV_SEQS_MAGIC, __ATOMIC_RELEASE);
+	return 0;
+}
+
+int nsv_seqs_open(struct nsv_seqs *s, void *base, size_t len, const struct nsv_seqs_geom *geom,
+	uint64_t model_id, struct nsv_err *err)
+{
+	const struct nsv_seqs_head *h = base;
+	size_t want;
+
+	if (len < NSV_PAGE || __atomic_load_n(&h->magic, __ATOMIC_ACQUIRE) != NSV_SEQS_MAGIC)
+		return nsv_fail(err, -EPROTO, "the region is no sequence table");
+	if (h->major != NSV_SEQS_MAJOR)
+		return nsv_fail(err, -EPROTO, "sequence table version %u, expected %u", h->major,
+			NSV_SEQS_MAJOR);
+	if (memcmp(&h->geom, geom, sizeof(*geom)) != 0 || nsv_seqs_len(geom, &want) < 0 ||
+		want != len || h->region_len != len)
+		return nsv_fail(err, -EPROTO, "the sequence table has another size");
+	if (h->model_id != model_id)
+		return nsv_fail(err, -EPROTO, "the sequence table belongs to another model");
+	return make_view(s, base, geom);
+}
+
+struct nsv_seqs_head *nsv_seqs_head(const struct nsv_seqs *s)
+{
+	return (struct nsv_seqs_head *)s->base;
+}
+
+static struct nsv_session_rec *session_rec(const struct nsv_seqs *s, uint32_t i)
+{
+	return (struct nsv_session_rec *)(s->base + NSV_PAGE) + i;
+}
+
+static struct nsv_seq_rec *seq_rec(const struct nsv_seqs *s, uint32_t i)
+{
+	return (struct nsv_seq_rec *)(s->base + s->seq_off + i * s->seq_len);
+}
+
+struct nsv_seq_ident *nsv_seqs_ident(const struct nsv_seqs *s, uint32_t i)
+{
+	return &seq_rec(s, i)->ident;
+}
+
+unsigned char *nsv_seqs_params(const struct nsv_seqs *s, uint32_t i)
+{
+	return (unsigned char *)(seq_rec(s, i) + 1);
+}
+
+int32_t *nsv_seqs_tokens(const struct nsv_seqs *s, uint32_t i)
+{
+	return (int32_t *)(nsv_seqs_params(s, i) + NSV_SEQS_PARAMS_LEN);
+}
+
+int32_t *nsv_seqs_blocks(const struct nsv_seqs *s, uint32_t i)
+{
+	return nsv_seqs_tokens(s, i) + s->geom.n_token;
+}
+
+struct nsv_seq_commit nsv_seqs_get(const struct nsv_seqs *s, uint32_t i)
+{
+	const struct nsv_seq_rec *r = seq_rec(s, i);
+
+	return r->commit[__atomic_load_n(&r->active, __ATOMIC_ACQUIRE) & 1];
+}
+
+void nsv_seqs_commit(const struct nsv_seqs *s, uint32_t i, const struct nsv_seq_commit *next)
+{
+	struct nsv_seq_rec *r = seq_rec(s, i);
+	uint32_t other = !(r->active & 1);
+
+	r->commit[other] = *next;
+	__atomic_store_n(&r->active, other, __ATOMIC_RELEASE);
+}
+
+struct nsv_session_commit nsv_seqs_get_session(const struct nsv_seqs *s, uint32_t i)
+{
+	const struct nsv_session_rec *r = session_rec(s, i);
+
+	return r->commit[__atomic_load_n(&r->active, __ATOMIC_ACQUIRE) & 1];
+}
+
+void nsv_seqs_commit_session(
+	const struct nsv_seqs *s, uint32_t i, const struct nsv_session_commit *next)
+{
+	struct nsv_session_rec *r = session_rec(s, i);
+	uint32_t other = !(r->active & 1);
+
+	r->commit[other] = *next;
+	__atomic_store_n(&r->active, other, __ATOMIC_RELEASE);
+}

@@ -1,0 +1,74 @@
+#include "daemon/user.h"
+
+#include "shm/abi.h"
+
+int nsv_user_get(struct nsv_users *users, uint32_t uid, struct nsv_user **ret_user)
+{
+	struct nsv_user *u = users->first;
+
+	while (u && u->uid != uid)
+		u = u->next;
+	if (!u) {
+		u = calloc(1, sizeof(*u));
+		if (!u)
+			return -ENOMEM;
+		u->uid = uid;
+		u->next = users->first;
+		users->first = u;
+	}
+	u->n_ref++;
+	*ret_user = u;
+	return 0;
+}
+
+void nsv_user_put(struct nsv_users *users, struct nsv_user *user)
+{
+	struct nsv_user **p = &users->first;
+
+	if (!user || --user->n_ref > 0)
+		return;
+	while (*p != user)
+		p = &(*p)->next;
+	*p = user->next;
+	free(user);
+}
+
+int nsv_user_charge_session(
+	const struct nsv_users *users, struct nsv_user *user, uint64_t memory, struct nsv_err *err)
+{
+	const struct nsv_limits *l = users->limits;
+
+	if (user->sessions >= l->sessions)
+		return nsv_fail(err, NSV_E_LIMIT, "user %u has %u sessions: limits.sessions",
+			user->uid, user->sessions);
+	if (user->memory + memory > (uint64_t)l->memory_mib << 20)
+		return nsv_fail(err, NSV_E_LIMIT,
+			"sessions of user %u take %llu bytes, this one %llu more: "
+			"limits.memory_mib is %u",
+			user->uid, (unsigned long long)user->memory, (unsigned long long)memory,
+			l->memory_mib);
+	user->sessions++;
+	user->memory += memory;
+	return 0;
+}
+
+void nsv_user_release_session(struct nsv_user *user, uint64_t memory)
+{
+	user->sessions--;
+	user->memory -= memory;
+}
+
+int nsv_user_charge_request(
+	const struct nsv_users *users, struct nsv_user *user, struct nsv_err *err)
+{
+	if (user->requests >= users->limits->requests)
+		return nsv_fail(err, NSV_E_LIMIT, "user %u has %u requests: limits.requests",
+			user->uid, user->requests);
+	user->requests++;
+	return 0;
+}
+
+void nsv_user_release_request(struct nsv_user *user)
+{
+	user->requests--;
+}
