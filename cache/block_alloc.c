@@ -1,0 +1,137 @@
+/* The free list: get and unref work at its head, ref unlinks from its middle. */
+#include "cache/block_alloc.h"
+
+#include <string.h>
+
+#define END (-1)
+#define HELD (-2)
+
+static bool is_ours(const struct nsv_block_alloc *a, int32_t block)
+{
+	return block >= 0 && (uint32_t)block < a->n_block;
+}
+
+int nsv_block_alloc_init(struct nsv_block_alloc *a, uint32_t n_block)
+{
+	memset(a, 0, sizeof(*a));
+	if (n_block == 0 || n_block > INT32_MAX)
+		return -EINVAL;
+	a->next = calloc(n_block, sizeof(*a->next));
+	a->ref = calloc(n_block, sizeof(*a->ref));
+	if (!a->next || !a->ref) {
+		nsv_block_alloc_deinit(a);
+		return -ENOMEM;
+	}
+	for (uint32_t i = 0; i < n_block; i++)
+		a->next[i] = i + 1 < n_block ? (int32_t)(i + 1) : END;
+	a->n_block = a->n_free = n_block;
+	return 0;
+}
+
+void nsv_block_alloc_deinit(struct nsv_block_alloc *a)
+{
+	free(a->next);
+	free(a->ref);
+	memset(a, 0, sizeof(*a));
+	a->head = END;
+}
+
+int nsv_block_get(struct nsv_block_alloc *a, int32_t *ret_block)
+{
+	int32_t block = a->head;
+
+	if (a->n_free == 0)
+		return 1;
+	a->head = a->next[block];
+	a->next[block] = HELD;
+	a->ref[block] = 1;
+	a->n_free--;
+	*ret_block = block;
+	return 0;
+}
+
+/* Takes a free block out of the middle of the list. */
+static void unlink_free(struct nsv_block_alloc *a, int32_t block)
+{
+	int32_t *link = &a->head;
+
+	while (*link != block)
+		link = &a->next[*link];
+	*link = a->next[block];
+	a->next[block] = HELD;
+	a->n_free--;
+}
+
+int nsv_block_ref(struct nsv_block_alloc *a, int32_t block)
+{
+	if (!is_ours(a, block))
+		return -ERANGE;
+	if (a->ref[block] == UINT32_MAX)
+		return -EOVERFLOW;
+	if (a->ref[block] == 0)
+		unlink_free(a, block);
+	a->ref[block]++;
+	return 0;
+}
+
+int nsv_block_unref(struct nsv_block_alloc *a, int32_t block)
+{
+	if (!is_ours(a, block))
+		return -ERANGE;
+	if (a->ref[block] == 0)
+		return -EALREADY;
+	if (--a->ref[block] > 0)
+		return 0;
+	a->next[block] = a->head;
+	a->head = block;
+	a->n_free++;
+	return 1;
+}
+
+uint32_t nsv_block_n_ref(const struct nsv_block_alloc *a, int32_t block)
+{
+	return is_ours(a, block) ? a->ref[block] : 0;
+}
+
+/* Walks the free list; a cycle shows as a list longer than its count. */
+static int audit_free_list(const struct nsv_block_alloc *a, struct nsv_err *err)
+{
+	uint32_t n = 0;
+
+	for (int32_t b = a->head; b != END; b = a->next[b]) {
+		if (!is_ours(a, b))
+			return nsv_fail(err, -EUCLEAN, "the free list leads to block %d of %u", b,
+				a->n_block);
+		if (a->ref[b] > 0)
+			return nsv_fail(err, -EUCLEAN, "block %d is free and has %u holders", b,
+				a->ref[b]);
+		if (++n > a->n_free)
+			return nsv_fail(err, -EUCLEAN,
+				"the free list is longer than its count %u, or a ring", a->n_free);
+	}
+	if (n != a->n_free)
+		return nsv_fail(err, -EUCLEAN, "the free list has %u blocks, its count is %u", n,
+			a->n_free);
+	return 0;
+}
+
+int nsv_block_audit(const struct nsv_block_alloc *a, struct nsv_err *err)
+{
+	uint32_t n_held = 0;
+	int ret = audit_free_list(a, err);
+
+	if (ret < 0)
+		return ret;
+	for (uint32_t i = 0; i < a->n_block; i++) {
+		bool held = a->next[i] == HELD;
+
+		if (held != (a->ref[i] > 0))
+			return nsv_fail(err, -EUCLEAN, "block %u is marked %s and has %u holders",
+				i, held ? "held" : "free", a->ref[i]);
+		n_held += held;
+	}
+	if (n_held + a->n_free != a->n_block)
+		return nsv_fail(err, -EUCLEAN, "%u blocks held and %u free, of %u", n_held,
+			a->n_free, a->n_block);
+	return 0;
+}
