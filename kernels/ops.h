@@ -125,6 +125,13 @@ int nsv_attn_check_shape(const struct nsv_attn_shape *shape);
  * caller states `n_kv` itself: see nsv_attn_past. */
 int nsv_attn_make_plan(const struct nsv_attn_shape *shape, const struct nsv_attn_seq *seqs,
 	uint32_t n_seq, uint32_t n_row, struct nsv_attn_plan *ret_plan);
+/* Bytes of scratch that no plan of at most n_row rows and max_kv keys exceeds: what to allocate
+ * once. Grows with both. Holds the partial results of few rows (see NSV_ATTN_SPLIT_ROWS), whose
+ * chunks are shared out among the team. An nsv_attn_status. */
+#define NSV_ATTN_SPLIT_ROWS 16u
+#define NSV_ATTN_PART_HEAD 16u /* floats before a partial's output: its maximum, its sum, padding */
+int nsv_attn_scratch_len(
+	const struct nsv_attn_shape *shape, uint32_t n_row, uint64_t max_kv, size_t *ret_len);
 /* past = n_kv - n_query, checked. An nsv_attn_status. */
 int nsv_attn_past(uint32_t n_kv, uint32_t n_query, uint32_t *ret_past);
 /* Element offset of (slot, kv_head, d): checked against the pool. An nsv_attn_status. */
@@ -133,7 +140,7 @@ int nsv_attn_offset(const struct nsv_attn_shape *shape, const struct nsv_kv_layo
 
 /* Promise 1: a history is reduced in chunks whose edges depend on the position alone, each from
  * fresh accumulators, and chunks are merged in a fixed tree. First position of chunk i; the size
- * doubles every 16 chunks, beginning with NSV_ATTN_CHUNK0. */
+ * doubles every 16 chunks, beginning with NSV_ATTN_CHUNK0. Beyond any history: UINT64_MAX. */
 #define NSV_ATTN_CHUNK0 256u
 #define NSV_ATTN_CHUNKS_A_SIZE 16u
 uint64_t nsv_attn_chunk_edge(uint32_t i);

@@ -1,0 +1,61 @@
+/* What the launcher of decode needs from its caller (attn.cu). */
+#ifndef NSV_KERNELS_CUDA_DECODE_CUH
+#define NSV_KERNELS_CUDA_DECODE_CUH
+
+#include "kernels/cuda/work.cuh"
+
+#include <cuda.h>
+#include <cuda_runtime.h>
+
+namespace nsv
+{
+
+struct decode_args {
+	CUtensorMap k, v;      /* (dim, token, head, block) */
+	work_shape shape;
+	struct score score;
+	int32_t n_head, head_dim;
+	int32_t block_shift;   /* log2 of the block size */
+	int32_t box_shift;     /* log2 of the tokens of a box of the maps */
+	int32_t table_stride;
+	const nsv_cuda_seq *seqs;
+	const int32_t *tables;
+	const run_start *starts; /* (n_run + 1) */
+	uint32_t *arrived;     /* (n_run) tiles done of the item that begins in a run */
+	float *partials;       /* (n_run, 1 + n_slot, slot_len) */
+	int32_t n_slot, slot_len;
+	const void *q;         /* (n_row, n_head, head_dim) */
+	void *out;
+};
+
+struct plan_args {
+	work_shape shape;
+	const nsv_cuda_seq *seqs;
+	int32_t n_seq, n_run;
+	int64_t *ends;         /* (n_seq): tiles up to and with a sequence */
+	run_start *starts;
+};
+
+/* Which instantiation serves a shape; fixed with the working memory. */
+struct decode_config {
+	bool f16;
+	int32_t dim_pad;   /* 64, 128, 256 */
+	int32_t row_tiles; /* of 16 rows: 1, 2, 4 */
+};
+
+/* Floats of a partial result of `rows` rows: o, then the references, then the sums. */
+constexpr int32_t slot_floats(int32_t dim_pad, int32_t rows)
+{
+	return rows * (dim_pad + 2);
+}
+
+decode_config decode_choose(const nsv_attn_shape &shape, uint32_t max_query);
+/* Blocks of threads that the device holds at once: the runs of a plan. */
+int decode_n_run(const decode_config &config, int n_sm, int32_t *ret_n_run);
+int plan_launch(const plan_args &args, cudaStream_t stream);
+int decode_launch(const decode_config &config, const decode_args &args, int32_t n_run,
+	cudaStream_t stream);
+
+} // namespace nsv
+
+#endif

@@ -1,0 +1,127 @@
+/* The one order in which a history is reduced: promise 1 for every kernel of this folder.
+ *
+ *     keys     0 ....... 1024 ............... 3072 ................... 7168 .......
+ *     chunks   16 x 64 keys   16 x 128 keys        16 x 256 keys            512 each
+ *     tiles    of 64 keys, a chunk is whole tiles
+ *
+ * A tile: s = q.k over k16 slices in order; the row's reference m becomes max(m, ceil(max s)), an
+ * integer of the exponent of 2, so that changing it scales by a power of 2, exactly;
+ * p = 2^(s - m) rounded to the element type; o += p v and l += p 1, over k16 slices of keys in
+ * order. A chunk begins with o = l = 0. The chunks of a row are folded from the first to the last
+ * by fold(). A tile or chunk that a row sees nothing of changes no bit of it.
+ *
+ * The edges depend on positions alone, so the bits depend on neither the batch nor the split. */
+#ifndef NSV_KERNELS_CUDA_ORDER_CUH
+#define NSV_KERNELS_CUDA_ORDER_CUH
+
+#include <stdint.h>
+
+namespace nsv
+{
+
+constexpr int TILE = 64;
+constexpr int CHUNKS_A_SIZE = 16;
+#ifndef NSV_CUDA_CHUNK_LEVELS
+#define NSV_CUDA_CHUNK_LEVELS 3
+#endif
+constexpr int CHUNK_LEVELS = NSV_CUDA_CHUNK_LEVELS; /* doublings; then the size stays */
+
+/* First tile of the chunks of 2^level tiles. */
+__host__ __device__ constexpr int level_tile(int level)
+{
+	return ((1 << level) - 1) * CHUNKS_A_SIZE;
+}
+
+__host__ __device__ inline int tile_level(int tile)
+{
+	int level = 0;
+	while (level < CHUNK_LEVELS && tile >= level_tile(level + 1))
+		level++;
+	return level;
+}
+
+/* First tile of chunk i. */
+__host__ __device__ inline int chunk_tile(int i)
+{
+	int level = i / CHUNKS_A_SIZE < CHUNK_LEVELS ? i / CHUNKS_A_SIZE : CHUNK_LEVELS;
+	return level_tile(level) + ((i - level * CHUNKS_A_SIZE) << level);
+}
+
+/* The chunk that a tile is in. */
+__host__ __device__ inline int tile_chunk(int tile)
+{
+	int level = tile_level(tile);
+	return level * CHUNKS_A_SIZE + ((tile - level_tile(level)) >> level);
+}
+
+/* The chunk edge at or below a tile, and the one above it. */
+__host__ __device__ inline int chunk_begin(int tile)
+{
+	int level = tile_level(tile), base = level_tile(level);
+	return base + (((tile - base) >> level) << level);
+}
+
+__host__ __device__ inline int chunk_end(int tile)
+{
+	return chunk_begin(tile) + (1 << tile_level(tile));
+}
+
+#ifdef __CUDACC__
+
+/* The reference of a row that has seen nothing: finite, so that differences are. */
+constexpr float M_NONE = -1e30f;
+
+__device__ __forceinline__ float exp2_fast(float x)
+{
+	float r;
+	asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
+	return r;
+}
+
+/* How q.k becomes an exponent of 2. */
+struct score {
+	float scale;   /* of q.k, log2(e) included where there is no cap */
+	float cap;     /* 0: none; else the cap, log2(e) included */
+
+	__device__ __forceinline__ float operator()(float qk) const
+	{
+		float x = __fmul_rn(qk, scale);
+		if (cap == 0.0f)
+			return x;
+		/* tanh(x) = 1 - 2 / (1 + e^2x) */
+		float e = exp2_fast(__fmul_rn(x, 2.885390082f));
+		return __fmul_rn(cap, __fsub_rn(1.0f, __fdividef(2.0f, __fadd_rn(1.0f, e))));
+	}
+};
+
+__device__ __forceinline__ float next_ref(float m, float tile_max)
+{
+	return fmaxf(m, ceilf(tile_max));
+}
+
+/* The factors that bring a running result (reference m) and a chunk's (mc) to a common one. */
+struct fold_factors {
+	float m, a, b;
+};
+
+__device__ __forceinline__ fold_factors fold(float m, float mc)
+{
+	float n = fmaxf(m, mc);
+	return {n, exp2_fast(__fsub_rn(m, n)), exp2_fast(__fsub_rn(mc, n))};
+}
+
+__device__ __forceinline__ float fold_in(float total, float chunk, const fold_factors &f)
+{
+	return __fmaf_rn(chunk, f.b, __fmul_rn(total, f.a));
+}
+
+__device__ __forceinline__ float normalise(float o, float l)
+{
+	return l > 0.0f ? __fdividef(o, l) : 0.0f;
+}
+
+#endif
+
+} // namespace nsv
+
+#endif

@@ -1,0 +1,177 @@
+/* Thin names for the instructions that the kernels use: barriers in shared memory, the tensor copy
+ * engine, warp-wide tensor-core products. Nothing here decides anything. */
+#ifndef NSV_KERNELS_CUDA_PTX_CUH
+#define NSV_KERNELS_CUDA_PTX_CUH
+
+#include <cuda.h>
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <stdint.h>
+
+namespace nsv
+{
+
+__device__ __forceinline__ uint32_t smem_addr(const void *p)
+{
+	return static_cast<uint32_t>(__cvta_generic_to_shared(p));
+}
+
+/* ---- mbarrier */
+__device__ __forceinline__ void mbar_init(uint32_t bar, uint32_t count)
+{
+	asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(bar), "r"(count) : "memory");
+}
+
+__device__ __forceinline__ void mbar_arrive(uint32_t bar)
+{
+	asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(bar) : "memory");
+}
+
+__device__ __forceinline__ void mbar_arrive_expect(uint32_t bar, uint32_t n_byte)
+{
+	asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(bar), "r"(n_byte)
+		     : "memory");
+}
+
+__device__ __forceinline__ void mbar_wait(uint32_t bar, uint32_t parity)
+{
+	asm volatile("{\n\t.reg .pred done;\n"
+		     "again:\n\t"
+		     "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n\t"
+		     "@!done bra again;\n\t}" ::"r"(bar),
+		"r"(parity)
+		: "memory");
+}
+
+/* Barriers initialised by one thread become visible to the copy engine. */
+__device__ __forceinline__ void mbar_init_fence()
+{
+	asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+
+__device__ __forceinline__ void async_proxy_fence()
+{
+	asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+__device__ __forceinline__ void named_barrier(uint32_t id, uint32_t n_thread)
+{
+	asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(n_thread) : "memory");
+}
+
+/* ---- Copies */
+__device__ __forceinline__ void cp_async_16(uint32_t dst, const void *src, uint32_t n_byte)
+{
+	asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(dst), "l"(src), "r"(n_byte)
+		     : "memory");
+}
+
+/* The barrier gets one arrival when this thread's copies so far have landed. */
+__device__ __forceinline__ void cp_async_arrive(uint32_t bar)
+{
+	asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(bar) : "memory");
+}
+
+__device__ __forceinline__ uint64_t policy_evict_first()
+{
+	uint64_t policy;
+	asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+	return policy;
+}
+
+__device__ __forceinline__ uint64_t policy_evict_last()
+{
+	uint64_t policy;
+	asm volatile("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(policy));
+	return policy;
+}
+
+__device__ __forceinline__ void tma_prefetch_map(const CUtensorMap *map)
+{
+	asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
+}
+
+/* A box of a (dim, token, head, block) map. */
+__device__ __forceinline__ void tma_load_4d(uint32_t dst, const CUtensorMap *map, uint32_t bar,
+	int32_t dim, int32_t tok, int32_t head, int32_t block, uint64_t policy)
+{
+	asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+		     ".L2::cache_hint [%0], [%1, {%3, %4, %5, %6}], [%2], %7;" ::"r"(dst),
+		"l"(map), "r"(bar), "r"(dim), "r"(tok), "r"(head), "r"(block), "l"(policy)
+		: "memory");
+}
+
+/* ---- Programmatic dependent launch */
+__device__ __forceinline__ void grid_wait()
+{
+	asm volatile("griddepcontrol.wait;" ::: "memory");
+}
+
+__device__ __forceinline__ void grid_launch_next()
+{
+	asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+}
+
+/* ---- Warp-wide matrix fragments */
+__device__ __forceinline__ void ldmatrix_x4(uint32_t r[4], uint32_t addr)
+{
+	asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+		     : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+		     : "r"(addr)
+		     : "memory");
+}
+
+__device__ __forceinline__ void ldmatrix_x4_trans(uint32_t r[4], uint32_t addr)
+{
+	asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+		     : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+		     : "r"(addr)
+		     : "memory");
+}
+
+/* What a 16-bit element type needs: its product, its packing, two ones. */
+template <typename E> struct elem;
+
+template <> struct elem<__nv_bfloat16> {
+	static constexpr uint32_t ones = 0x3f803f80u;
+
+	static __device__ __forceinline__ void mma(
+		float c[4], const uint32_t a[4], uint32_t b0, uint32_t b1)
+	{
+		asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, "
+			     "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+			     : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+			     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+	}
+
+	static __device__ __forceinline__ uint32_t pack(float lo, float hi)
+	{
+		uint32_t r;
+		asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(hi), "f"(lo));
+		return r;
+	}
+};
+
+template <> struct elem<__half> {
+	static constexpr uint32_t ones = 0x3c003c00u;
+
+	static __device__ __forceinline__ void mma(
+		float c[4], const uint32_t a[4], uint32_t b0, uint32_t b1)
+	{
+		asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, "
+			     "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+			     : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+			     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+	}
+
+	static __device__ __forceinline__ uint32_t pack(float lo, float hi)
+	{
+		uint32_t r;
+		asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(hi), "f"(lo));
+		return r;
+	}
+};
+
+} // namespace nsv
+
+#endif

@@ -1,0 +1,78 @@
+/* How decode's work is spread: one flat line of tiles, cut into a run for each block of threads.
+ *
+ *     sequence 0               sequence 1
+ *     item 0      item 1       item 0         item = (row tile, KV head)
+ *     |oooooooooo|oooooooooo  |oooo| ...      o    = a tile of 64 keys
+ *         ^ run 0 ends, run 1 begins: always at a chunk edge of its item
+ *
+ * The plan kernel writes where each run begins; sequences differ in tiles, items of one sequence
+ * do not (those that causality or a window lets an item skip are clipped when they are read). */
+#ifndef NSV_KERNELS_CUDA_WORK_CUH
+#define NSV_KERNELS_CUDA_WORK_CUH
+
+#include "kernels/cuda/nanoserve_cuda.h"
+#include "kernels/cuda/order.cuh"
+
+namespace nsv
+{
+
+/* Where a run begins. `first` is the run in which this item's first tile lies. 32 bytes, so that
+ * a block of threads begins with one load. */
+struct run_start {
+	int32_t seq, item, tile, first;
+	nsv_cuda_seq geom;
+};
+
+/* What the plan and the kernels must agree on. */
+struct work_shape {
+	int32_t n_kv_head, group, window;
+	int32_t row_tile; /* rows an item: (query row, head of the group) pairs */
+};
+
+struct tile_range {
+	int32_t begin, end;
+};
+
+#ifdef __CUDACC__
+
+__device__ __forceinline__ int32_t n_item(const work_shape &shape, const nsv_cuda_seq &seq)
+{
+	int32_t rows = seq.n_query * shape.group;
+	return (rows + shape.row_tile - 1) / shape.row_tile * shape.n_kv_head;
+}
+
+/* First key that the row at position `pos` sees. */
+__device__ __forceinline__ int32_t window_begin(const work_shape &shape, int32_t pos)
+{
+	return shape.window > 0 && pos >= shape.window ? pos + 1 - shape.window : 0;
+}
+
+/* The tiles that every item of a sequence has in the line. */
+__device__ __forceinline__ tile_range seq_tiles(const work_shape &shape, const nsv_cuda_seq &seq)
+{
+	int32_t n_kv = seq.n_past + seq.n_query;
+	return {window_begin(shape, seq.n_past) / TILE, (n_kv + TILE - 1) / TILE};
+}
+
+/* The query rows [begin, end) of an item, and the tiles that they see. */
+__device__ __forceinline__ tile_range item_rows(
+	const work_shape &shape, const nsv_cuda_seq &seq, int32_t item)
+{
+	int32_t row = item / shape.n_kv_head * shape.row_tile;
+	int32_t last = min(row + shape.row_tile, seq.n_query * shape.group) - 1;
+	return {row / shape.group, last / shape.group + 1};
+}
+
+__device__ __forceinline__ tile_range item_tiles(
+	const work_shape &shape, const nsv_cuda_seq &seq, int32_t item)
+{
+	tile_range rows = item_rows(shape, seq, item);
+	int32_t begin = window_begin(shape, seq.n_past + rows.begin);
+	return {begin / TILE, (seq.n_past + rows.end - 1) / TILE + 1};
+}
+
+#endif
+
+} // namespace nsv
+
+#endif

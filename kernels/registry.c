@@ -1,0 +1,66 @@
+/* The list of backends, the choice among them, and the one door to the cache's attention read. */
+#include "kernels/backend.h"
+#include "kernels/ref/ref.h"
+
+#include <string.h>
+
+static const struct nsv_backend *const backends[] = {
+	&nsv_model_backend,
+	&nsv_reference_backend,
+	NULL,
+};
+
+const struct nsv_backend *const *nsv_backends(void)
+{
+	return backends;
+}
+
+static int choose_named(
+	const char *name, const struct nsv_backend **ret_backend, struct nsv_err *err)
+{
+	char names[128] = "";
+	for (size_t i = 0; backends[i]; i++) {
+		struct nsv_err why = {"it cannot run here"};
+		size_t at = strlen(names);
+		snprintf(names + at, sizeof(names) - at, " %s", backends[i]->name);
+		if (strcmp(backends[i]->name, name))
+			continue;
+		if (backends[i]->probe(&why) < 0)
+			return nsv_fail(err, -ENOTSUP, "backend %s: %.200s", name, why.text);
+		*ret_backend = backends[i];
+		return 0;
+	}
+	return nsv_fail(err, -EINVAL, "no backend \"%.60s\"; there are: auto%s", name, names);
+}
+
+/* A backend that this machine lacks something for (-ENOTSUP) is passed over; any other refusal, as
+ * of a forced instruction set, is an error: nobody asked for less. */
+static int choose_best(const struct nsv_backend **ret_backend, struct nsv_err *err)
+{
+	for (size_t i = 0; backends[i]; i++) {
+		int r = backends[i]->probe(err);
+		if (r == -ENOTSUP)
+			continue;
+		if (r == 0)
+			*ret_backend = backends[i];
+		return r;
+	}
+	return nsv_fail(err, -ENOTSUP, "no backend can run on this machine");
+}
+
+int nsv_backend_choose(const char *name, const struct nsv_backend **ret_backend, struct nsv_err *err)
+{
+	if (!name || !*name || !strcmp(name, "auto"))
+		name = getenv("NANOSERVE_BACKEND");
+	if (!name || !*name || !strcmp(name, "auto"))
+		return choose_best(ret_backend, err);
+	return choose_named(name, ret_backend, err);
+}
+
+void nsv_dispatch_attention(
+	struct nsv_dispatch *dispatch, const struct nsv_part *part, const struct nsv_attn_call *call)
+{
+	if (part->index == 0)
+		dispatch->n_attention++;
+	dispatch->backend->attention(part, call);
+}

@@ -1,0 +1,176 @@
+/* A team of threads. Two gates, each a word that only grows and the count of those asleep on it:
+ * `start` opens once a run, `meet` once a barrier.
+ *
+ * No wake-up is lost: a sleeper counts itself (seq_cst), then the kernel compares the word; an opener
+ * changes the word (seq_cst), then reads the count. One of the two sees the other. */
+#include "kernels/team.h"
+
+#include <linux/futex.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <sys/syscall.h>
+
+#define SPIN 2000u       /* pauses before sleeping: some tens of microseconds */
+#define SPIN_CROWDED 20u /* where members outnumber processors, spinning delays who is waited for */
+
+struct gate {
+	_Atomic uint32_t word, n_asleep;
+	char pad[NSV_CACHE_LINE - 8];
+};
+
+struct member {
+	struct nsv_part part;
+	pthread_t thread;
+};
+
+struct nsv_team {
+	struct gate start, meet;
+	_Atomic uint32_t n_here; /* members at the barrier */
+	char pad[NSV_CACHE_LINE - 4];
+	uint32_t spin, n_member;
+	void (*fn)(const struct nsv_part *part, void *arg); /* NULL: leave */
+	void *arg;
+	struct member members[];
+};
+
+static void relax(void)
+{
+#if defined(__x86_64__)
+	__builtin_ia32_pause();
+#elif defined(__aarch64__)
+	__asm__ volatile("yield");
+#endif
+}
+
+static void gate_open(struct gate *gate)
+{
+	atomic_fetch_add(&gate->word, 1);
+	if (atomic_load(&gate->n_asleep))
+		syscall(SYS_futex, &gate->word, FUTEX_WAKE_PRIVATE, INT32_MAX, NULL, NULL, 0);
+}
+
+/* Returns once the word is no longer `seen`. */
+static void gate_wait(struct gate *gate, uint32_t seen, uint32_t spin)
+{
+	for (uint32_t i = 0; i < spin; i++) {
+		if (atomic_load_explicit(&gate->word, memory_order_acquire) != seen)
+			return;
+		relax();
+	}
+	atomic_fetch_add(&gate->n_asleep, 1);
+	while (atomic_load(&gate->word) == seen)
+		syscall(SYS_futex, &gate->word, FUTEX_WAIT_PRIVATE, seen, NULL, NULL, 0);
+	atomic_fetch_sub(&gate->n_asleep, 1);
+}
+
+void nsv_team_barrier(const struct nsv_part *part)
+{
+	struct nsv_team *team = part->team;
+	uint32_t seen;
+	if (part->count == 1)
+		return;
+	seen = atomic_load_explicit(&team->meet.word, memory_order_relaxed);
+	if (atomic_fetch_add(&team->n_here, 1) + 1 < part->count) {
+		gate_wait(&team->meet, seen, team->spin);
+		return;
+	}
+	atomic_store_explicit(&team->n_here, 0, memory_order_relaxed);
+	gate_open(&team->meet);
+}
+
+static void *member_main(void *arg)
+{
+	const struct member *self = arg;
+	struct nsv_team *team = self->part.team;
+	char name[16];
+	snprintf(name, sizeof(name), "nsv-work/%u", self->part.index % 100000u);
+	pthread_setname_np(pthread_self(), name);
+	for (uint32_t seen = 0;; seen++) {
+		gate_wait(&team->start, seen, team->spin);
+		if (!team->fn)
+			return NULL;
+		team->fn(&self->part, team->arg);
+		nsv_team_barrier(&self->part);
+	}
+}
+
+void nsv_team_run(
+	struct nsv_team *team, void (*fn)(const struct nsv_part *part, void *arg), void *arg)
+{
+	const struct nsv_part *self = &team->members[0].part;
+	if (self->count > 1) {
+		team->fn = fn;
+		team->arg = arg;
+		gate_open(&team->start);
+	}
+	fn(self, arg);
+	nsv_team_barrier(self);
+}
+
+static uint32_t choose_spin(uint32_t n_thread)
+{
+	cpu_set_t set;
+	if (sched_getaffinity(0, sizeof(set), &set) == 0 && (uint32_t)CPU_COUNT(&set) < n_thread)
+		return SPIN_CROWDED;
+	return SPIN;
+}
+
+/* Signals are for the owner's threads: members take none. */
+static int start_members(struct nsv_team *team)
+{
+	sigset_t all, old;
+	int r = 0;
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &old);
+	for (uint32_t i = 1; i < team->members[0].part.count && !r; i++) {
+		r = -pthread_create(&team->members[i].thread, NULL, member_main, &team->members[i]);
+		if (!r)
+			team->n_member++;
+	}
+	pthread_sigmask(SIG_SETMASK, &old, NULL);
+	return r;
+}
+
+int nsv_team_new(uint32_t n_thread, struct nsv_team **ret_team)
+{
+	struct nsv_team *team;
+	size_t len;
+	int r;
+	if (n_thread == 0)
+		return -EINVAL;
+	if (!nsv_mul(n_thread, sizeof(struct member), &len) || !nsv_add(len, sizeof(*team), &len))
+		return -EOVERFLOW;
+	team = calloc(1, len);
+	if (!team)
+		return -ENOMEM;
+	team->spin = choose_spin(n_thread);
+	team->n_member = 1;
+	for (uint32_t i = 0; i < n_thread; i++)
+		team->members[i].part =
+			(struct nsv_part){i, n_thread, n_thread > 1 ? team : NULL};
+	r = start_members(team);
+	if (r < 0) {
+		nsv_team_free(team);
+		return r;
+	}
+	*ret_team = team;
+	return 0;
+}
+
+void nsv_team_free(struct nsv_team *team)
+{
+	if (!team)
+		return;
+	team->fn = NULL;
+	gate_open(&team->start);
+	for (uint32_t i = 1; i < team->n_member; i++)
+		pthread_join(team->members[i].thread, NULL);
+	free(team);
+}
+
+uint32_t nsv_team_size(const struct nsv_team *team)
+{
+	return team->members[0].part.count;
+}
