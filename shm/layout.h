@@ -8,7 +8,8 @@
 #include "shm/base.h"
 
 #define NSV_MIN_ARENA 4096u
-#define NSV_MAX_CQE 4096u /* holds four entries for each of NSV_MAX_SLOT slots */
+#define NSV_MIN_LP_LOG 128u /* holds a step of the most alternatives */
+#define NSV_MAX_CQE 4096u   /* holds four entries for each of NSV_MAX_SLOT slots */
 
 struct nsv_up_layout {
 	uint32_t slot_off, sqe_off, arena_off;
@@ -25,23 +26,23 @@ struct nsv_down_layout {
 struct nsv_up {
 	struct nsv_up_head *head;
 	struct nsv_up_slot *slots; /* (n_slot) */
-	struct nsv_sqe *sqes;      /* (n_sqe) */
-	unsigned char *arena;      /* (arena_len) */
+	struct nsv_sqe *sqes;	   /* (n_sqe) */
+	unsigned char *arena;	   /* (arena_len) */
 };
 
 struct nsv_down {
 	struct nsv_down_head *head;
 	struct nsv_down_slot *slots;   /* (n_slot) */
 	struct nsv_cqe *reply, *event; /* (n_cqe) each */
-	char *text;                    /* (n_slot, text_len) */
-	int32_t *tokens;               /* (n_slot, n_token) */
-	struct nsv_lp *lps;            /* (n_slot, n_lp) */
+	char *text;		       /* (n_slot, text_len) */
+	int32_t *tokens;	       /* (n_slot, n_token) */
+	struct nsv_lp *lps;	       /* (n_slot, n_lp) */
 };
 
 /* *ret is `want` with zeros replaced by defaults and n_cqe chosen. Nothing is checked. */
 void nsv_geom_complete(const struct nsv_geom *want, struct nsv_geom *ret);
-/* 0, or an enum nsv_code and a sentence: NSV_E_LIMIT (a count is over the wire's limit), NSV_E_HELLO
- * (a count is too small, or not a power of two). */
+/* 0, or an enum nsv_code and a sentence: NSV_E_LIMIT (a count is over the wire's limit),
+ * NSV_E_HELLO (a count is too small, or not a power of two). */
 int nsv_geom_check(const struct nsv_geom *geom, struct nsv_err *err);
 
 /* 0, or -EINVAL: the geometry does not pass nsv_geom_check. */

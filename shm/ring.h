@@ -5,8 +5,8 @@
  *        head ------------> tail            used = tail - head  (modulo 2^32, at most n)
  *     ...[taken][ whole  ...  ][free]...    an entry's place is index & (n - 1)
  *
- * The producer alone writes entries and `tail`, the consumer alone writes `head`. Each keeps its own
- * index in private memory and never reads it back. A peer's index is loaded once and checked: a
+ * The producer alone writes entries and `tail`, the consumer alone writes `head`. Each keeps its
+ * own index in private memory and never reads it back. A peer's index is loaded once and checked: a
  * distance over n is -EPROTO, for the peer is broken or hostile.
  *
  *   log of n elements, free-running 64-bit positions: the writer's `end`, the reader's `read`;
@@ -205,10 +205,10 @@ static inline int nsv_cq_post(struct nsv_cq_producer *cq, const struct nsv_cqe *
 	return 0;
 }
 
-/* Has the client taken entry number `index` (a value that cq->tail had when it was posted)? -EPROTO,
- * 0: not yet, 1: yes. For the rule of one TOKENS event a slot: store the slot's ends, call this,
- * and post a new event only on 1. The fence pairs with the one in nsv_cq_advance: either this sees
- * the moved head, or the client sees the ends stored before. */
+/* Has the client taken entry number `index` (a value that cq->tail had when it was posted)?
+ * -EPROTO, 0: not yet, 1: yes. For the rule of one TOKENS event a slot: store the slot's ends, call
+ * this, and post a new event only on 1. The fence pairs with the one in nsv_cq_advance: either this
+ * sees the moved head, or the client sees the ends stored before. */
 static inline int nsv_cq_taken(const struct nsv_cq_producer *cq, uint64_t index)
 {
 	uint32_t used;
@@ -241,7 +241,7 @@ static inline void nsv_cq_advance(struct nsv_cq_consumer *cq, uint32_t n)
 {
 	cq->head += n;
 	nsv_store_rel_u32(cq->shared_head, cq->head); /* (B) pairs with nsv_cq_used */
-	nsv_fence();                                  /* (B) pairs with nsv_cq_taken */
+	nsv_fence();				      /* (B) pairs with nsv_cq_taken */
 }
 
 /* ---- Sides: the objects above over a mapped session */
@@ -320,8 +320,8 @@ static inline struct nsv_lp *nsv_down_lps(
 
 /* ---- Logs of n elements (a power of two) of `size` bytes */
 
-/* Elements that may be written at `end` while the reader stands at `read`; -EPROTO: a cursor that is
- * past the end, or further behind than the log is long. */
+/* Elements that may be written at `end` while the reader stands at `read`; -EPROTO: a cursor that
+ * is past the end, or further behind than the log is long. */
 static inline int nsv_log_space(uint32_t n, uint64_t end, uint64_t read, uint32_t *ret_space)
 {
 	if (read > end || end - read > n)
@@ -352,8 +352,9 @@ static inline void nsv_log_get(
 	nsv_copy_in((char *)dst + first * size, log, (count - first) * size);
 }
 
-/* The reader's cursor (text_read, token_read or lp_read) moves. true: the daemon waits for it, ring.
- * (E) The release pairs with the daemon's acquire of the cursor, the fence with nsv_slot_stall's. */
+/* The reader's cursor (text_read, token_read or lp_read) moves. true: the daemon waits for it,
+ * ring. (E) The release pairs with the daemon's acquire of the cursor, the fence with
+ * nsv_slot_stall's. */
 static inline bool nsv_cursor_move(uint64_t *cursor, uint64_t pos, const struct nsv_down_slot *slot)
 {
 	nsv_store_rel_u64(cursor, pos);

@@ -1,0 +1,159 @@
+#include "shm/region.h"
+
+#include <fcntl.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+
+#ifndef MFD_NOEXEC_SEAL
+#define MFD_NOEXEC_SEAL 0x0008u
+#endif
+
+#define SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
+
+/* A memfd that can be sealed. Kernels before 6.3 refuse MFD_NOEXEC_SEAL: there it is left out and
+ * the mode, 0600, forbids execution all the same. */
+static int create_fd(const char *name)
+{
+	int fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_NOEXEC_SEAL);
+
+	if (fd < 0 && errno == EINVAL)
+		fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
+	return fd < 0 ? -errno : fd;
+}
+
+/* Has the descriptor the seals? Asked, not assumed: a fallback may have lost the right to seal. */
+static int check_seals(int fd, struct nsv_err *err)
+{
+	int seals = fcntl(fd, F_GET_SEALS);
+
+	if (seals < 0)
+		return nsv_fail(err, -EPROTO, "not a memfd: it has no seals");
+	if ((seals & SEALS) != SEALS)
+		return nsv_fail(err, -EPROTO, "a region has the seals %#x: %#x are needed",
+			(unsigned int)seals, (unsigned int)SEALS);
+	return 0;
+}
+
+static int map_fd(int fd, size_t len, int prot, void **ret_map, struct nsv_err *err)
+{
+	void *map = mmap(NULL, len, prot, MAP_SHARED, fd, 0);
+
+	if (map == MAP_FAILED)
+		return nsv_fail(err, -errno, "mapping %zu bytes: %s", len, strerror(errno));
+	if (madvise(map, len, MADV_DONTDUMP) < 0) {
+		int code = -errno;
+		munmap(map, len);
+		return nsv_fail(err, code, "MADV_DONTDUMP: %s", strerror(-code));
+	}
+	*ret_map = map;
+	return 0;
+}
+
+static int allocate(int fd, size_t len, struct nsv_err *err)
+{
+	int code;
+
+	do
+		code = fallocate(fd, 0, 0, (off_t)len) < 0 ? -errno : 0;
+	while (code == -EINTR);
+	if (code < 0)
+		return nsv_fail(
+			err, code, "no memory for a region of %zu bytes: %s", len, strerror(-code));
+	return 0;
+}
+
+/* Maps a new memfd and gives it its pages. Huge pages (where shmem_enabled is "advise") come from
+ * touching an advised mapping, never from fallocate, so that goes first; what it could not get,
+ * fallocate gets or reports. Both touches are for speed, so their failure is none. */
+static int fill(struct nsv_region *region, unsigned int flags, struct nsv_err *err)
+{
+	int ret = map_fd(region->fd, region->len, PROT_READ | PROT_WRITE, &region->map, err);
+
+	if (ret < 0)
+		return ret;
+	if (flags & NSV_REGION_HUGE) {
+		(void)madvise(region->map, region->len, MADV_HUGEPAGE);
+		(void)madvise(region->map, region->len, MADV_POPULATE_WRITE);
+	}
+	ret = allocate(region->fd, region->len, err);
+	if (ret == 0 && (flags & NSV_REGION_POPULATE))
+		(void)madvise(region->map, region->len, MADV_POPULATE_WRITE);
+	return ret;
+}
+
+/* Mode, length, pages and seals of a new memfd. */
+static int prepare(struct nsv_region *region, unsigned int flags, struct nsv_err *err)
+{
+	if (fchmod(region->fd, 0600) < 0)
+		return nsv_fail(err, -errno, "fchmod of a region: %s", strerror(errno));
+	if (ftruncate(region->fd, (off_t)region->len) < 0)
+		return nsv_fail(
+			err, -errno, "a region of %zu bytes: %s", region->len, strerror(errno));
+	int ret = fill(region, flags, err);
+	if (ret < 0)
+		return ret;
+	if (fcntl(region->fd, F_ADD_SEALS, SEALS) < 0)
+		return nsv_fail(err, -errno, "sealing a region: %s", strerror(errno));
+	return check_seals(region->fd, err);
+}
+
+int nsv_region_create(struct nsv_region *ret, const char *name, size_t len, unsigned int flags,
+	struct nsv_err *err)
+{
+	struct nsv_region region = NSV_REGION_NONE;
+
+	if (len == 0 || !nsv_align_up(len, NSV_PAGE, &region.len) || region.len > INT64_MAX)
+		return nsv_fail(err, -EINVAL, "a region cannot have %zu bytes", len);
+	region.fd = create_fd(name);
+	if (region.fd < 0)
+		return nsv_fail(err, region.fd, "memfd_create: %s", strerror(-region.fd));
+	int code = prepare(&region, flags, err);
+	if (code < 0) {
+		nsv_region_deinit(&region);
+		return code;
+	}
+	*ret = region;
+	return 0;
+}
+
+int nsv_region_adopt(struct nsv_region *ret, int fd, size_t len, bool writable, struct nsv_err *err)
+{
+	struct nsv_region region = {.fd = fd, .len = len};
+	struct stat st;
+	int code = check_seals(fd, err);
+
+	if (code < 0)
+		return code;
+	if (fstat(fd, &st) < 0)
+		return nsv_fail(err, -errno, "fstat of a region: %s", strerror(errno));
+	if (len == 0 || (uint64_t)st.st_size != len)
+		return nsv_fail(err, -EPROTO, "a region has %lld bytes: %zu expected",
+			(long long)st.st_size, len);
+	code = map_fd(fd, len, writable ? PROT_READ | PROT_WRITE : PROT_READ, &region.map, err);
+	if (code < 0)
+		return code;
+	*ret = region;
+	return 0;
+}
+
+int nsv_region_reopen_ro(const struct nsv_region *region, int *ret_fd)
+{
+	char path[32];
+
+	snprintf(path, sizeof(path), "/proc/self/fd/%d", region->fd);
+	int fd = open(path, O_RDONLY | O_CLOEXEC);
+	if (fd < 0)
+		return -errno;
+	*ret_fd = fd;
+	return 0;
+}
+
+void nsv_region_deinit(struct nsv_region *region)
+{
+	if (region->map)
+		munmap(region->map, region->len);
+	if (region->fd >= 0)
+		close(region->fd);
+	*region = NSV_REGION_NONE;
+}
