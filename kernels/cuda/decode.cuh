@@ -50,8 +50,10 @@ constexpr int32_t slot_floats(int32_t dim_pad, int32_t rows)
 }
 
 decode_config decode_choose(const nsv_attn_shape &shape, uint32_t max_query);
+/* Loads the kernels and raises their limits; once a context. */
+int decode_load();
 /* Blocks of threads that the device holds at once: the runs of a plan. */
-int decode_n_run(const decode_config &config, int n_sm, int32_t *ret_n_run);
+int32_t decode_n_run(const decode_config &config, int n_sm);
 int plan_launch(const plan_args &args, cudaStream_t stream);
 int decode_launch(const decode_config &config, const decode_args &args, int32_t n_run,
 	cudaStream_t stream);

@@ -51,6 +51,7 @@ struct nsv_cuda_pool {
 	size_t map_len;  /* bytes mapped: len rounded up to the device's granularity */
 	int fd;          /* POSIX descriptor of the allocation, owned by the pool */
 	uint64_t handle;
+	struct nsv_cuda *cuda; /* borrowed: closed after its pools are freed */
 };
 
 NSV_CUDA_API int nsv_cuda_pool_new(

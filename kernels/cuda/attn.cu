@@ -1,0 +1,299 @@
+/* Paged attention's entry: which kernel serves a shape, its working memory, the copy engine's maps
+ * of the pools, and the checks on host integers. No kernel here. */
+#include "kernels/cuda/decode.cuh"
+#include "kernels/cuda/device.h"
+#include "kernels/cuda/generic.cuh"
+#include "kernels/cuda/append.cuh"
+
+#include <cuda_runtime.h>
+#include <string.h>
+
+using namespace nsv;
+
+static constexpr float LOG2E = 1.44269504f;
+
+struct nsv_cuda_attn {
+	struct nsv_cuda *cuda;
+	struct nsv_attn_shape shape;
+	struct nsv_cuda_limits limits;
+	enum nsv_cuda_path path;
+	decode_config config;
+	work_shape work;
+	int32_t n_run, n_slot, slot_len;
+	size_t work_len;
+	char *memory;         /* the four below, one allocation */
+	int64_t *ends;
+	run_start *starts;
+	uint32_t *arrived;
+	float *partials;
+};
+
+static int fail_runtime(cudaError_t code, const char *what, struct nsv_err *err)
+{
+	return nsv_fail(err, code == cudaErrorMemoryAllocation ? -ENOMEM : -EIO, "%s: %s", what,
+		cudaGetErrorString(code));
+}
+
+static int fail_launch(int code, const char *what, struct nsv_err *err)
+{
+	return code == -EIO ? fail_runtime(cudaGetLastError(), what, err) :
+		nsv_fail(err, code, "%s: no kernel takes this shape", what);
+}
+
+int nsv_cuda_load_kernels(struct nsv_err *err)
+{
+	if (decode_load() < 0 || generic_load() < 0 || append_load() < 0)
+		return fail_runtime(cudaGetLastError(), "loading the kernels", err);
+	return 0;
+}
+
+int nsv_cuda_attn_check(const struct nsv_attn_shape *shape, const struct nsv_attn_seq *seqs,
+	uint32_t n_seq, uint32_t n_row, struct nsv_attn_plan *ret_plan, struct nsv_err *err)
+{
+	int status = nsv_attn_make_plan(shape, seqs, n_seq, n_row, ret_plan);
+	if (status != NSV_ATTN_OK)
+		return nsv_fail(err, -EINVAL, "attention: %s", nsv_attn_status_name(status));
+	return 0;
+}
+
+/* Can the copy engine address this layout, in boxes that a tile is whole of? */
+static bool layout_fits(const struct nsv_attn_shape *shape, const struct nsv_kv_layout *layout)
+{
+	int64_t limit = INT64_C(1) << 39;
+	return layout->dim_stride == 1 && layout->tok_stride % 8 == 0 &&
+		layout->head_stride % 8 == 0 && layout->block_stride % 8 == 0 &&
+		layout->tok_stride < limit && layout->head_stride < limit &&
+		layout->block_stride < limit && shape->block_size >= 8;
+}
+
+static enum nsv_cuda_path choose_path(const struct nsv_attn_shape *shape)
+{
+	bool fits = shape->kv_dtype != NSV_F32 && shape->head_dim % 8 == 0 &&
+		shape->head_dim <= 256 && layout_fits(shape, &shape->k) &&
+		layout_fits(shape, &shape->v);
+	return fits ? NSV_CUDA_PATH_DECODE : NSV_CUDA_PATH_GENERIC;
+}
+
+/* Sets the offsets of the parts; false on overflow. */
+static bool lay_out(struct nsv_cuda_attn *attn, size_t off[4])
+{
+	size_t len[4], at = 0;
+	size_t n_run = (size_t)attn->n_run, slots = (size_t)attn->n_slot + 1, n_float;
+	len[0] = (n_run + 1) * sizeof(run_start);
+	len[1] = n_run * sizeof(uint32_t);
+	if (!nsv_mul(attn->limits.max_seq, sizeof(int64_t), &len[2]) ||
+		!nsv_mul(n_run * slots, (size_t)attn->slot_len, &n_float) ||
+		!nsv_mul(n_float, sizeof(float), &len[3]))
+		return false;
+	for (int i = 0; i < 4; i++) {
+		off[i] = at;
+		if (!nsv_add(at, len[i], &at) || !nsv_align_up(at, 256, &at))
+			return false;
+	}
+	attn->work_len = at;
+	return true;
+}
+
+static int alloc_work(struct nsv_cuda_attn *attn, struct nsv_err *err)
+{
+	size_t off[4];
+	if (!lay_out(attn, off))
+		return nsv_fail(err, -EOVERFLOW, "attention's working memory is too large");
+	cudaError_t code = cudaMalloc((void **)&attn->memory, attn->work_len);
+	if (code != cudaSuccess)
+		return fail_runtime(code, "attention's working memory", err);
+	attn->starts = (run_start *)(attn->memory + off[0]);
+	attn->arrived = (uint32_t *)(attn->memory + off[1]);
+	attn->ends = (int64_t *)(attn->memory + off[2]);
+	attn->partials = (float *)(attn->memory + off[3]);
+	code = cudaMemset(attn->arrived, 0, (size_t)attn->n_run * sizeof(uint32_t));
+	return code == cudaSuccess ? 0 : fail_runtime(code, "attention's working memory", err);
+}
+
+static int init_decode(struct nsv_cuda_attn *attn, struct nsv_err *err)
+{
+	const struct nsv_attn_shape *shape = &attn->shape;
+	int32_t group = (int32_t)(shape->n_head / shape->n_kv_head);
+	attn->config = decode_choose(*shape, attn->limits.max_query);
+	attn->work = {(int32_t)shape->n_kv_head, group, (int32_t)shape->window,
+		attn->config.row_tiles * 16};
+	attn->n_run = decode_n_run(attn->config, attn->cuda->n_sm);
+	uint64_t rows = nsv_min_u64((uint64_t)group * attn->limits.max_query, attn->work.row_tile);
+	/* Whole 16-byte pieces, since partials are read so. */
+	attn->slot_len = slot_floats(attn->config.dim_pad, (int32_t)((rows + 1) & ~1ull));
+	attn->n_slot = tile_chunk((int32_t)(attn->limits.max_kv / TILE)) + 1;
+	return alloc_work(attn, err);
+}
+
+int nsv_cuda_attn_new(struct nsv_cuda *cuda, const struct nsv_attn_shape *shape,
+	const struct nsv_cuda_limits *limits, struct nsv_cuda_attn **ret_attn, struct nsv_err *err)
+{
+	int status = nsv_attn_check_shape(shape);
+	if (status != NSV_ATTN_OK)
+		return nsv_fail(err, -EINVAL, "attention: %s", nsv_attn_status_name(status));
+	if (limits->max_seq == 0 || limits->max_query == 0 || limits->max_kv == 0 ||
+		limits->max_kv > INT32_MAX / 2 || limits->max_query > limits->max_kv ||
+		shape->window > INT32_MAX / 2)
+		return nsv_fail(err, -EINVAL, "attention: limits of zero or beyond 2^30 keys");
+	nsv_autofree struct nsv_cuda_attn *attn =
+		(struct nsv_cuda_attn *)calloc(1, sizeof(*attn));
+	if (!attn)
+		return nsv_fail(err, -ENOMEM, "no memory for attention");
+	attn->cuda = cuda;
+	attn->shape = *shape;
+	attn->limits = *limits;
+	attn->path = choose_path(shape);
+	int r = attn->path == NSV_CUDA_PATH_GENERIC ? 0 : init_decode(attn, err);
+	if (r < 0) {
+		cudaFree(attn->memory);
+		return r;
+	}
+	*ret_attn = attn;
+	attn = NULL;
+	return 0;
+}
+
+void nsv_cuda_attn_free(struct nsv_cuda_attn *attn)
+{
+	if (!attn)
+		return;
+	cudaFree(attn->memory);
+	free(attn);
+}
+
+enum nsv_cuda_path nsv_cuda_attn_path(const struct nsv_cuda_attn *attn)
+{
+	return attn->path;
+}
+
+size_t nsv_cuda_attn_work_len(const struct nsv_cuda_attn *attn)
+{
+	return attn->work_len;
+}
+
+static int check_batch(const struct nsv_cuda_attn *attn, const struct nsv_cuda_batch *batch,
+	struct nsv_err *err)
+{
+	if (batch->n_seq == 0 || batch->n_seq > attn->limits.max_seq)
+		return nsv_fail(err, -EINVAL, "attention: %u sequences where 1 to %u are allowed",
+			batch->n_seq, attn->limits.max_seq);
+	if ((uint64_t)batch->table_stride * attn->shape.block_size < attn->limits.max_kv)
+		return nsv_fail(err, -EINVAL, "attention: a table of %u blocks is short of %u keys",
+			batch->table_stride, attn->limits.max_kv);
+	return 0;
+}
+
+int nsv_cuda_attn_plan(struct nsv_cuda_attn *attn, const struct nsv_cuda_batch *batch,
+	nsv_cuda_stream stream, struct nsv_err *err)
+{
+	int r = check_batch(attn, batch, err);
+	if (r < 0 || attn->path == NSV_CUDA_PATH_GENERIC)
+		return r;
+	plan_args args = {attn->work, batch->seqs, (int32_t)batch->n_seq, attn->n_run, attn->ends,
+		attn->starts};
+	r = plan_launch(args, stream);
+	return r < 0 ? fail_launch(r, "planning attention", err) : 0;
+}
+
+static struct score make_score(const struct nsv_attn_shape *shape)
+{
+	if (shape->softcap > 0.0f)
+		return {shape->scale / shape->softcap, shape->softcap * LOG2E};
+	return {shape->scale * LOG2E, 0.0f};
+}
+
+static int32_t log2_u32(uint32_t x)
+{
+	return 31 - __builtin_clz(x);
+}
+
+/* The map (dim, token, head, block) of a pool, boxes of 64 dims and up to 64 tokens. */
+static int make_map(const struct nsv_cuda_attn *attn, const struct nsv_kv_layout *layout,
+	const void *pool, CUtensorMap *ret_map, struct nsv_err *err)
+{
+	const struct nsv_attn_shape *shape = &attn->shape;
+	bool f16 = shape->kv_dtype == NSV_F16;
+	cuuint64_t dims[4] = {shape->head_dim, shape->block_size, shape->n_kv_head, shape->n_block};
+	cuuint64_t strides[3] = {(cuuint64_t)layout->tok_stride * 2,
+		(cuuint64_t)layout->head_stride * 2, (cuuint64_t)layout->block_stride * 2};
+	cuuint32_t box[4] = {64, shape->block_size < TILE ? shape->block_size : TILE, 1, 1};
+	cuuint32_t ones[4] = {1, 1, 1, 1};
+	CUresult code = attn->cuda->driver.tensor_map(ret_map,
+		f16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 4,
+		(void *)pool, dims, strides, box, ones, CU_TENSOR_MAP_INTERLEAVE_NONE,
+		CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+		CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+	if (code != CUDA_SUCCESS)
+		return nsv_fail(err, -EINVAL, "attention: the copy engine refuses the pool's layout");
+	return 0;
+}
+
+static int run_generic(const struct nsv_cuda_attn *attn, const struct nsv_cuda_batch *batch,
+	const void *k, const void *v, const void *q, void *out, cudaStream_t stream)
+{
+	const struct nsv_attn_shape *shape = &attn->shape;
+	generic_args args = {(int32_t)shape->n_head, (int32_t)shape->head_dim,
+		(int32_t)(shape->n_head / shape->n_kv_head), (int32_t)shape->window,
+		log2_u32(shape->block_size), (int32_t)batch->table_stride, make_score(shape),
+		shape->k, shape->v, batch->seqs, batch->tables, k, v, q, out};
+	return generic_launch(
+		shape->kv_dtype, args, attn->limits.max_query, batch->n_seq, stream);
+}
+
+static int run_decode(const struct nsv_cuda_attn *attn, const struct nsv_cuda_batch *batch,
+	const void *k, const void *v, const void *q, void *out, cudaStream_t stream,
+	struct nsv_err *err)
+{
+	const struct nsv_attn_shape *shape = &attn->shape;
+	decode_args args;
+	memset(&args, 0, sizeof(args));
+	int r = make_map(attn, &shape->k, k, &args.k, err);
+	if (r == 0)
+		r = make_map(attn, &shape->v, v, &args.v, err);
+	if (r < 0)
+		return r;
+	args.shape = attn->work;
+	args.score = make_score(shape);
+	args.n_head = (int32_t)shape->n_head;
+	args.head_dim = (int32_t)shape->head_dim;
+	args.block_shift = log2_u32(shape->block_size);
+	args.box_shift = shape->block_size < TILE ? args.block_shift : log2_u32(TILE);
+	args.table_stride = (int32_t)batch->table_stride;
+	args.seqs = batch->seqs;
+	args.tables = batch->tables;
+	args.starts = attn->starts;
+	args.arrived = attn->arrived;
+	args.partials = attn->partials;
+	args.n_slot = attn->n_slot;
+	args.slot_len = attn->slot_len;
+	args.q = q;
+	args.out = out;
+	r = decode_launch(attn->config, args, attn->n_run, stream);
+	return r < 0 ? fail_launch(r, "attention", err) : 0;
+}
+
+int nsv_cuda_attn_run(struct nsv_cuda_attn *attn, const struct nsv_cuda_batch *batch,
+	const void *k, const void *v, const void *q, void *out, nsv_cuda_stream stream,
+	struct nsv_err *err)
+{
+	int r = check_batch(attn, batch, err);
+	if (r < 0)
+		return r;
+	if (attn->path != NSV_CUDA_PATH_GENERIC)
+		return run_decode(attn, batch, k, v, q, out, stream, err);
+	r = run_generic(attn, batch, k, v, q, out, stream);
+	return r < 0 ? fail_launch(r, "attention", err) : 0;
+}
+
+int nsv_cuda_kv_append(struct nsv_cuda *cuda, const struct nsv_attn_shape *shape,
+	const struct nsv_cuda_append *args, void *k_pool, void *v_pool, nsv_cuda_stream stream,
+	struct nsv_err *err)
+{
+	(void)cuda;
+	if (args->n_rot % 2 || args->n_rot > shape->head_dim)
+		return nsv_fail(err, -EINVAL, "RoPE turns %u of %u dims", args->n_rot, shape->head_dim);
+	if (args->n_row == 0)
+		return 0;
+	int r = append_launch(*shape, *args, k_pool, v_pool, stream);
+	return r < 0 ? fail_launch(r, "appending K and V", err) : 0;
+}
