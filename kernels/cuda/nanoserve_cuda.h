@@ -11,11 +11,13 @@
 #ifndef NSV_KERNELS_CUDA_NANOSERVE_CUDA_H
 #define NSV_KERNELS_CUDA_NANOSERVE_CUDA_H
 
-#include "kernels/ops.h"
+#include "shm/base.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
+
+#include "kernels/ops.h"
 
 #define NSV_CUDA_ABI 1u
 #define NSV_CUDA_API __attribute__((visibility("default")))

@@ -1,0 +1,214 @@
+/* Times paged decode attention over the 35 shapes of the field's comparison, cold L2.
+ *
+ *     attention [filter]      a JSON line a row: shape, microseconds, bytes, GB/s
+ *
+ * As the peers are timed (tests/bench/attention.py): a CUDA graph of many launches, each over
+ * another copy of the cache until more than 256 MB have passed, the median of nine replays. The
+ * plan is made once a step for all layers and timed by itself. */
+#include "kernels/cuda/nanoserve_cuda.h"
+#include "tests/ops/cuda/oracle.cuh"
+
+#include <algorithm>
+#include <math.h>
+#include <random>
+#include <string.h>
+#include <vector>
+
+using std::vector;
+
+struct row_shape {
+	uint32_t n_head, n_kv_head, head_dim;
+};
+
+static const row_shape heads[] = {{32, 8, 128}, {32, 8, 64}, {9, 3, 64}, {14, 2, 64}, {64, 8, 128}};
+static const uint32_t batches[][2] = {{1, 1024}, {1, 8192}, {1, 65536}, {8, 8192}, {32, 2048},
+	{128, 1024}, {256, 2048}};
+static constexpr size_t COLD = (size_t)256 << 20;
+static constexpr uint32_t BLOCK = 16;
+
+static void fail(const nsv_err &err)
+{
+	printf("%s\n", err.text);
+	exit(1);
+}
+
+template <typename F> static double time_us(F body, int n)
+{
+	cudaStream_t stream;
+	cudaGraph_t graph;
+	cudaGraphExec_t exec;
+	cudaEvent_t begin, end;
+	CHECK(cudaStreamCreate(&stream));
+	CHECK(cudaEventCreate(&begin));
+	CHECK(cudaEventCreate(&end));
+	CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal));
+	for (int i = 0; i < n; i++)
+		body(i, stream);
+	CHECK(cudaStreamEndCapture(stream, &graph));
+	CHECK(cudaGraphInstantiate(&exec, graph, 0));
+	vector<float> ms;
+	for (int i = 0; i < 12; i++) {
+		float x;
+		CHECK(cudaEventRecord(begin, stream));
+		CHECK(cudaGraphLaunch(exec, stream));
+		CHECK(cudaEventRecord(end, stream));
+		CHECK(cudaStreamSynchronize(stream));
+		CHECK(cudaEventElapsedTime(&x, begin, end));
+		if (i >= 3)
+			ms.push_back(x);
+	}
+	std::sort(ms.begin(), ms.end());
+	CHECK(cudaGraphExecDestroy(exec));
+	CHECK(cudaGraphDestroy(graph));
+	CHECK(cudaEventDestroy(begin));
+	CHECK(cudaEventDestroy(end));
+	CHECK(cudaStreamDestroy(stream));
+	return ms[ms.size() / 2] * 1e3 / n;
+}
+
+struct rig {
+	nsv_attn_shape shape;
+	nsv_cuda_attn *attn;
+	nsv_cuda_batch batch;
+	__nv_bfloat16 *kv, *q, *out;
+	size_t pool; /* elements of K, as many of V beside them */
+	int n_copy;
+};
+
+static nsv_attn_shape make_shape(const row_shape &r, uint32_t n_block, bool heads_first)
+{
+	int64_t bs = BLOCK, h = r.n_kv_head, d = r.head_dim;
+	nsv_attn_shape s = {};
+	s.n_head = r.n_head;
+	s.n_kv_head = r.n_kv_head;
+	s.head_dim = r.head_dim;
+	s.block_size = BLOCK;
+	s.n_block = n_block;
+	s.kv_dtype = NSV_BF16;
+	s.scale = 1.0f / sqrtf((float)d);
+	s.k = heads_first ? nsv_kv_layout{2 * bs * h * d, d, bs * d, 1} :
+		nsv_kv_layout{2 * bs * h * d, h * d, d, 1};
+	s.v = s.k;
+	return s;
+}
+
+static rig open_rig(nsv_cuda *cuda, arena &mem, const row_shape &r, uint32_t n_seq, uint32_t n_kv,
+	bool heads_first)
+{
+	rig g;
+	nsv_err err;
+	uint32_t per_seq = (n_kv + BLOCK - 1) / BLOCK, n_block = n_seq * per_seq;
+	g.shape = make_shape(r, n_block, heads_first);
+	g.pool = (size_t)n_block * BLOCK * r.n_kv_head * r.head_dim;
+	g.n_copy = (int)std::max<size_t>(1, std::min<size_t>(64, COLD / (g.pool * 4) + 1));
+	mem.at = 0;
+	g.kv = mem.take<__nv_bfloat16>(g.pool * 2 * g.n_copy);
+	g.q = mem.take<__nv_bfloat16>((size_t)n_seq * r.n_head * r.head_dim);
+	g.out = mem.take<__nv_bfloat16>((size_t)n_seq * r.n_head * r.head_dim);
+	fill_rows<<<1024, 256>>>(g.kv, (int64_t)g.pool * 2 * g.n_copy, 1, 1.0f);
+	fill_rows<<<256, 256>>>(g.q, (int64_t)n_seq * r.n_head * r.head_dim, 2, 1.0f);
+	vector<nsv_cuda_seq> seqs;
+	vector<int32_t> table(n_block);
+	for (uint32_t i = 0; i < n_seq; i++)
+		seqs.push_back({(int32_t)i, 1, (int32_t)n_kv - 1, (int32_t)i});
+	for (uint32_t i = 0; i < n_block; i++)
+		table[i] = (int32_t)i;
+	std::shuffle(table.begin(), table.end(), std::mt19937(5));
+	nsv_cuda_seq *d_seqs = mem.take<nsv_cuda_seq>(n_seq);
+	int32_t *d_table = mem.take<int32_t>(n_block);
+	CHECK(cudaMemcpy(d_seqs, seqs.data(), n_seq * sizeof(seqs[0]), cudaMemcpyHostToDevice));
+	CHECK(cudaMemcpy(d_table, table.data(), n_block * 4, cudaMemcpyHostToDevice));
+	g.batch = {d_seqs, d_table, n_seq, per_seq};
+	nsv_cuda_limits limits = {n_seq, 1, n_kv};
+	if (nsv_cuda_attn_new(cuda, &g.shape, &limits, &g.attn, &err) < 0)
+		fail(err);
+	return g;
+}
+
+/* K of a block before its V, as the peers have it. */
+static const __nv_bfloat16 *k_of(const rig &g, int copy)
+{
+	return g.kv + (size_t)(copy % g.n_copy) * g.pool * 2;
+}
+
+static void time_row(nsv_cuda *cuda, arena &mem, const row_shape &r, const uint32_t b[2],
+	bool heads_first)
+{
+	rig g = open_rig(cuda, mem, r, b[0], b[1], heads_first);
+	size_t v_off = (size_t)BLOCK * r.n_kv_head * r.head_dim;
+	double bytes = (double)g.pool * 4;
+	int n = std::max(g.n_copy, bytes < 4e9 ? 20 : 5);
+	double plan = time_us([&](int, cudaStream_t stream) {
+		nsv_err err;
+		if (nsv_cuda_attn_plan(g.attn, &g.batch, stream, &err) < 0)
+			fail(err);
+	}, 20);
+	double us = time_us([&](int i, cudaStream_t stream) {
+		nsv_err err;
+		const __nv_bfloat16 *k = k_of(g, i);
+		if (nsv_cuda_attn_run(g.attn, &g.batch, k, k + v_off, g.q, g.out, stream, &err) < 0)
+			fail(err);
+	}, n);
+	printf("{\"n_head\": %u, \"n_kv_head\": %u, \"head_dim\": %u, \"batch\": %u, \"context\": %u, "
+	       "\"layout\": \"%s\", \"us\": %.2f, \"plan_us\": %.2f, \"bytes\": %.0f, "
+	       "\"gb_s\": %.0f}\n", r.n_head, r.n_kv_head, r.head_dim, b[0], b[1],
+		heads_first ? "heads" : "tokens", us, plan, bytes, bytes / us / 1e3);
+	nsv_cuda_attn_free(g.attn);
+}
+
+__global__ void read_all(const uint4 *x, size_t n, uint32_t *out)
+{
+	uint32_t sum = 0;
+	size_t step = (size_t)gridDim.x * blockDim.x;
+	size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x;
+	for (; i + 7 * step < n; i += 8 * step) {
+		uint4 v[8];
+#pragma unroll
+		for (int j = 0; j < 8; j++)
+			v[j] = __ldcs(x + i + j * step);
+#pragma unroll
+		for (int j = 0; j < 8; j++)
+			sum += v[j].x ^ v[j].y ^ v[j].z ^ v[j].w;
+	}
+	if (sum == 0x12345678)
+		*out = sum;
+}
+
+/* The rate at which the device's memory can be read: the limit of the large rows. */
+static void time_read(arena &mem)
+{
+	mem.at = 0;
+	size_t bytes = (size_t)8 << 30;
+	uint4 *x = mem.take<uint4>(bytes / 16);
+	uint32_t *out = mem.take<uint32_t>(1);
+	fill_rows<<<1024, 256>>>((__nv_bfloat16 *)x, (int64_t)bytes / 2, 3, 1.0f);
+	double us = time_us([&](int, cudaStream_t stream) {
+		read_all<<<132 * 8, 512, 0, stream>>>(x, bytes / 16, out);
+	}, 3);
+	printf("{\"read\": \"8 GiB\", \"us\": %.2f, \"gb_s\": %.0f}\n", us, bytes / us / 1e3);
+}
+
+int main(int argc, char **argv)
+{
+	nsv_cuda *cuda;
+	nsv_err err;
+	arena mem;
+	const char *filter = argc > 1 ? argv[1] : "";
+	if (nsv_cuda_open(0, &cuda, &err) < 0)
+		fail(err);
+	setvbuf(stdout, nullptr, _IONBF, 0);
+	mem.open((size_t)12 << 30);
+	time_read(mem);
+	for (const row_shape &r : heads)
+		for (const uint32_t(&b)[2] : batches) {
+			char name[64];
+			snprintf(name, sizeof(name), "%u/%u/%u %ux%u", r.n_head, r.n_kv_head, r.head_dim,
+				b[0], b[1]);
+			if (!strstr(name, filter))
+				continue;
+			time_row(cuda, mem, r, b, false);
+			time_row(cuda, mem, r, b, true);
+		}
+	nsv_cuda_close(cuda);
+	return 0;
+}
