@@ -1,8 +1,8 @@
 /* A model: hyper-parameters and weights of a GGUF file, packed for one backend, and its forward pass
  * over a batch of rows of many sequences.
  *
- * Built by one thread; then the engine thread alone runs forwards. A family of models is a table row:
- * model/<family>.c; the forward itself is one function over the description. */
+ * Built by one thread; then the engine thread alone runs forwards. A family of models is a table row
+ * (model/family.h): model/<family>.c reads the description, everything after it is one code over it. */
 #ifndef NSV_DAEMON_MODEL_MODEL_H
 #define NSV_DAEMON_MODEL_MODEL_H
 
@@ -14,6 +14,7 @@ struct nsv_model_desc {
 	uint32_t n_layer, n_embd, n_ff, n_head, n_kv_head, head_dim, n_rot;
 	uint32_t n_ctx, n_vocab;
 	float norm_eps, rope_base;
+	float embd_scale; /* of the embedding's rows */
 	enum nsv_rope_kind rope;
 	enum nsv_act act;
 };
@@ -32,14 +33,14 @@ struct nsv_model_kv {
 struct nsv_batch {
 	uint32_t n_row, n_seq, n_out;
 	const int32_t *tokens;     /* (n_row) */
-	const int32_t *pos;        /* (n_row) */
-	const int64_t *slots;      /* (n_row) where its K and V go */
+	const int32_t *pos;        /* (n_row) n_past + i in row i of its sequence */
+	const int64_t *slots;      /* (n_row) where its K and V go: as its block table says */
 	const struct nsv_attn_seq *seqs; /* (n_seq) */
 	const uint32_t *out_rows;  /* (n_out) rows whose logits are wanted, growing */
 };
 
 /* Reads and checks everything, packs the weights. `max_row` bounds n_row, `max_out` n_out: all
- * scratch is allocated here. `g` must outlive the model (embeddings are read from it). The team is borrowed. */
+ * scratch is allocated here, for histories up to desc.n_ctx. `g` must outlive the model (embeddings are read from it). The team is borrowed. */
 int nsv_model_new(const struct nsv_gguf *g, const struct nsv_backend *backend,
 	struct nsv_team *team, uint32_t max_row, uint32_t max_out, struct nsv_model **ret_model,
 	struct nsv_err *err);

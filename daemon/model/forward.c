@@ -1,0 +1,379 @@
+/* One step: a batch of rows through all layers, run by every member of the team together.
+ *
+ * Products and attention share out their outputs, so a barrier stands between each and whoever reads
+ * it. What works row by row (norms, RoPE, gating, the residual stream) is done in one of two ways:
+ *
+ *     many rows   each member does its share in the shared lane, and meets the others before and
+ *                 after acts_set, which may share rows differently
+ *     few rows    each member does all of them in a lane of its own and meets nobody: the same bits
+ *                 everywhere, for less than a barrier costs
+ *
+ * Barriers a layer: after QKV, after K and V are in the pool, after attention, after the output
+ * product, after gate and up, after down: 6; with many rows 7 more. */
+#include <math.h>
+#include <string.h>
+
+#include "daemon/model/model-impl.h"
+
+struct step {
+	struct nsv_model *m;
+	struct nsv_dispatch *dispatch;
+	const struct nsv_model_kv *kv;
+	const struct nsv_batch *batch;
+	struct nsv_attn_plan plan;
+	float *logits;
+};
+
+/* A member's view of a step. */
+struct walk {
+	const struct step *step;
+	const struct nsv_model *m;
+	const struct nsv_part *part;
+	const struct nsv_part *row_part; /* who shares acts_set: the team, or nobody */
+	struct nsv_lane lane;
+	uint32_t row0, n_row;     /* rows of the residual stream that this member computes */
+	uint32_t share0, n_share; /* rows whose Q, K and V it turns and stores */
+};
+
+static const struct nsv_part alone = {.index = 0, .count = 1};
+
+/* ---- Checks: nothing is written before they pass */
+
+static int check_counts(const struct nsv_model *m, const struct nsv_dispatch *dispatch,
+	const struct nsv_batch *b, struct nsv_err *err)
+{
+	if (dispatch->backend != m->backend)
+		return nsv_fail(err, -EINVAL, "the weights are packed for backend %s, not %s",
+			m->backend->name, dispatch->backend->name);
+	if (b->n_row == 0 || b->n_row > m->max_row)
+		return nsv_fail(err, -EINVAL, "a step of %u rows, expected 1 to %u", b->n_row,
+			m->max_row);
+	if (b->n_out > m->max_out)
+		return nsv_fail(err, -EINVAL, "a step of %u outputs, expected up to %u", b->n_out,
+			m->max_out);
+	return 0;
+}
+
+static int check_pool(
+	const struct nsv_model *m, const struct nsv_attn_shape *shape, struct nsv_err *err)
+{
+	const struct nsv_model_desc *d = &m->desc;
+
+	if (shape->n_head != d->n_head || shape->n_kv_head != d->n_kv_head ||
+		shape->head_dim != d->head_dim)
+		return nsv_fail(err, -EINVAL, "a pool for %u/%u heads of %u, expected %u/%u of %u",
+			shape->n_head, shape->n_kv_head, shape->head_dim, d->n_head, d->n_kv_head,
+			d->head_dim);
+	return 0;
+}
+
+static int check_rows(
+	const struct nsv_model *m, const struct nsv_batch *b, uint64_t n_slot, struct nsv_err *err)
+{
+	for (uint32_t i = 0; i < b->n_row; i++) {
+		if (b->tokens[i] < 0 || (uint32_t)b->tokens[i] >= m->desc.n_vocab)
+			return nsv_fail(err, -EINVAL, "token %d in row %u, expected 0 to %u",
+				b->tokens[i], i, m->desc.n_vocab - 1);
+		if (b->pos[i] < 0 || (uint32_t)b->pos[i] >= m->desc.n_ctx)
+			return nsv_fail(err, -EINVAL, "position %d in row %u, expected 0 to %u",
+				b->pos[i], i, m->desc.n_ctx - 1);
+		if (b->slots[i] < 0 || (uint64_t)b->slots[i] >= n_slot)
+			return nsv_fail(err, -EINVAL, "slot %lld in row %u, expected 0 to %llu",
+				(long long)b->slots[i], i, (unsigned long long)n_slot - 1);
+	}
+	for (uint32_t i = 0; i < b->n_out; i++)
+		if (b->out_rows[i] >= b->n_row || (i > 0 && b->out_rows[i] <= b->out_rows[i - 1]))
+			return nsv_fail(err, -EINVAL,
+				"output %u is row %u of %u, expected growing rows", i,
+				b->out_rows[i], b->n_row);
+	return 0;
+}
+
+/* The plan has checked the rows' bounds and the block table. */
+static int check_seq(const struct nsv_batch *b, const struct nsv_attn_seq *seq, uint32_t block_size,
+	struct nsv_err *err)
+{
+	for (uint32_t i = 0; i < seq->n_query; i++) {
+		uint32_t row = seq->row0 + i, pos = seq->n_past + i;
+		int64_t slot = (int64_t)seq->block_table[pos / block_size] * block_size +
+			pos % block_size;
+
+		if ((uint32_t)b->pos[row] != pos || b->slots[row] != slot)
+			return nsv_fail(err, -EINVAL,
+				"row %u has position %d and slot %lld, its sequence %u and %lld",
+				row, b->pos[row], (long long)b->slots[row], pos, (long long)slot);
+	}
+	return 0;
+}
+
+static int check_seqs(const struct nsv_batch *b, uint32_t block_size, struct nsv_err *err)
+{
+	uint64_t n = 0;
+
+	for (uint32_t i = 0; i < b->n_seq; i++) {
+		int ret = check_seq(b, &b->seqs[i], block_size, err);
+
+		if (ret < 0)
+			return ret;
+		n += b->seqs[i].n_query;
+	}
+	if (n != b->n_row)
+		return nsv_fail(err, -EINVAL, "%u rows, of which sequences own %llu", b->n_row,
+			(unsigned long long)n);
+	return 0;
+}
+
+static int check(struct step *s, struct nsv_err *err)
+{
+	const struct nsv_batch *b = s->batch;
+	const struct nsv_attn_shape *shape = &s->kv->shape;
+	int ret = check_counts(s->m, s->dispatch, b, err);
+
+	if (ret == 0)
+		ret = check_pool(s->m, shape, err);
+	if (ret < 0)
+		return ret;
+	int status = nsv_attn_make_plan(shape, b->seqs, b->n_seq, b->n_row, &s->plan);
+	if (status != NSV_ATTN_OK)
+		return nsv_fail(err, -EINVAL, "attention: %s", nsv_attn_status_name(status));
+	ret = check_rows(s->m, b, (uint64_t)shape->n_block * shape->block_size, err);
+	if (ret == 0)
+		ret = check_seqs(b, shape->block_size, err);
+	if (ret == 0 && s->plan.scratch_len > s->m->scratch.attention_len)
+		ret = nsv_fail(err, -EINVAL, "attention needs %zu bytes of scratch, there are %zu",
+			s->plan.scratch_len, s->m->scratch.attention_len);
+	return ret;
+}
+
+/* ---- A member's part */
+
+static void meet(const struct walk *w)
+{
+	nsv_team_barrier(w->part);
+}
+
+/* Between row-wise work and acts_set, and after it: nobody to meet in a lane of one's own. */
+static void meet_rows(const struct walk *w)
+{
+	nsv_team_barrier(w->row_part);
+}
+
+static struct walk begin_walk(const struct step *s, const struct nsv_part *part)
+{
+	struct walk w = {.step = s, .m = s->m, .part = part};
+	size_t begin, end;
+	bool own = part->count > 1 && s->batch->n_row <= NSV_OWN_ROWS;
+
+	nsv_part_range(part, s->batch->n_row, 1, &begin, &end);
+	w.share0 = (uint32_t)begin;
+	w.n_share = (uint32_t)(end - begin);
+	w.row0 = own ? 0 : w.share0;
+	w.n_row = own ? s->batch->n_row : w.n_share;
+	w.row_part = own ? &alone : part;
+	w.lane = own ? s->m->scratch.own[part->index] : s->m->scratch.shared;
+	return w;
+}
+
+/* out (n_row, ld) = the product's matrices times what acts_set left. All members must have met. */
+static void multiply(const struct walk *w, const struct nsv_product *p, float *out, size_t ld,
+	uint32_t n_row)
+{
+	for (uint32_t i = 0; i < p->n; i++)
+		w->m->backend->matmul(w->part, out + p->part[i].col, ld,
+			nsv_weight_at(w->m, p->part[i].off), w->lane.acts, n_row);
+}
+
+/* x (n_row, n_in), every row of it, becomes what matmul reads. Members have met over x. */
+static void set_acts(const struct walk *w, const float *x, uint32_t n_row, uint32_t n_in)
+{
+	w->m->backend->acts_set(w->row_part, w->lane.acts, x, n_in, n_row, n_in);
+	meet_rows(w);
+}
+
+static void norm_rows(const struct walk *w, size_t weight)
+{
+	uint32_t n = w->m->desc.n_embd;
+	size_t at = (size_t)w->row0 * n;
+
+	w->m->backend->rmsnorm(&alone, w->lane.norm + at, w->lane.x + at,
+		nsv_weight_at(w->m, weight), n, w->n_row, n, w->m->desc.norm_eps);
+	meet_rows(w);
+	set_acts(w, w->lane.norm, w->step->batch->n_row, n);
+}
+
+/* The residual stream takes what the last product left in y. */
+static void add_rows(const struct walk *w)
+{
+	size_t n = w->m->desc.n_embd, at = w->row0 * n;
+
+	w->m->backend->add(&alone, w->lane.x + at, w->m->scratch.y + at, w->n_row * n);
+}
+
+static void embed_rows(const struct walk *w)
+{
+	w->m->backend->embed(&alone, w->lane.x + (size_t)w->row0 * w->m->desc.n_embd, &w->m->embd,
+		w->step->batch->tokens + w->row0, w->n_row, w->m->desc.embd_scale);
+}
+
+/* Cosines and sines of this member's share, once a step: the same in every layer. */
+static void set_angles(const struct walk *w)
+{
+	uint32_t half = w->m->desc.n_rot / 2;
+
+	for (uint32_t r = w->share0; r < w->share0 + w->n_share; r++) {
+		float *cs = w->m->scratch.cs + (size_t)r * half * 2;
+
+		for (uint32_t i = 0; i < half; i++) {
+			double angle = w->step->batch->pos[r] * w->m->rope_freq[i];
+
+			cs[2 * i] = (float)cos(angle);
+			cs[2 * i + 1] = (float)sin(angle);
+		}
+	}
+}
+
+static void turn(const struct walk *w, float *x, size_t ld, uint32_t n_head)
+{
+	const struct nsv_model_desc *d = &w->m->desc;
+
+	w->m->backend->rope(&alone, x, ld, w->m->scratch.cs + (size_t)w->share0 * d->n_rot,
+		w->n_share, n_head, d->head_dim, d->n_rot, d->rope);
+}
+
+static void *layer_pool(const struct walk *w, uint32_t layer, bool is_v)
+{
+	const struct nsv_model_kv *kv = w->step->kv;
+
+	return (char *)kv->base + layer * kv->layer_stride + (is_v ? kv->v_off : 0);
+}
+
+/* This member's share of rows: Q out of the fused rows, Q and K turned, K and V into the pool. */
+static void store_kv(const struct walk *w, uint32_t layer)
+{
+	const struct nsv_model_desc *d = &w->m->desc;
+	size_t ld = nsv_n_qkv(d), n_q = nsv_n_q(d);
+	float *row = w->m->scratch.qkv + w->share0 * ld, *k = row + n_q, *v = k + nsv_n_kv(d);
+	float *q = w->m->scratch.q + w->share0 * n_q;
+
+	for (uint32_t r = 0; r < w->n_share; r++)
+		memcpy(q + r * n_q, row + r * ld, n_q * sizeof(float));
+	turn(w, q, n_q, d->n_head);
+	turn(w, k, ld, d->n_kv_head);
+	w->m->backend->kv_append(&alone, &w->step->kv->shape, layer_pool(w, layer, false),
+		layer_pool(w, layer, true), k, v, ld, w->step->batch->slots + w->share0,
+		w->n_share);
+}
+
+static void attend(const struct walk *w, uint32_t layer)
+{
+	const struct nsv_scratch *s = &w->m->scratch;
+	const struct nsv_attn_call call = {.shape = &w->step->kv->shape,
+		.seqs = w->step->batch->seqs,
+		.plan = &w->step->plan,
+		.q = s->q,
+		.k = layer_pool(w, layer, false),
+		.v = layer_pool(w, layer, true),
+		.out = s->attn,
+		.scratch = s->attention};
+
+	nsv_dispatch_attention(w->step->dispatch, w->part, &call);
+}
+
+static void gate_rows(const struct walk *w)
+{
+	const struct nsv_model_desc *d = &w->m->desc;
+	size_t ld = 2 * (size_t)d->n_ff;
+	const float *gate = w->m->scratch.ff + w->row0 * ld;
+
+	w->m->backend->gate(&alone, w->lane.act + (size_t)w->row0 * d->n_ff, gate, gate + d->n_ff,
+		ld, w->n_row, d->n_ff, d->act);
+	meet_rows(w);
+	set_acts(w, w->lane.act, w->step->batch->n_row, d->n_ff);
+}
+
+static void run_attention(const struct walk *w, uint32_t layer)
+{
+	const struct nsv_layer *l = &w->m->layers[layer];
+	const struct nsv_scratch *s = &w->m->scratch;
+	uint32_t n_row = w->step->batch->n_row, n_qkv = nsv_n_qkv(&w->m->desc);
+
+	norm_rows(w, l->attn_norm);
+	multiply(w, &l->qkv, s->qkv, n_qkv, n_row);
+	meet(w); /* a row's Q, K and V come from all members */
+	store_kv(w, layer);
+	meet(w); /* attention reads the K and V of every row */
+	attend(w, layer);
+	meet(w); /* a row's heads come from all members */
+	set_acts(w, s->attn, n_row, nsv_n_q(&w->m->desc));
+	multiply(w, &l->out, s->y, w->m->desc.n_embd, n_row);
+	meet(w); /* a row of y comes from all members */
+	add_rows(w);
+}
+
+static void run_ff(const struct walk *w, uint32_t layer)
+{
+	const struct nsv_layer *l = &w->m->layers[layer];
+	const struct nsv_scratch *s = &w->m->scratch;
+	uint32_t n_row = w->step->batch->n_row;
+
+	norm_rows(w, l->ffn_norm);
+	multiply(w, &l->gate_up, s->ff, 2 * (size_t)w->m->desc.n_ff, n_row);
+	meet(w); /* gating reads what all members wrote */
+	gate_rows(w);
+	multiply(w, &l->down, s->y, w->m->desc.n_embd, n_row);
+	meet(w); /* a row of y comes from all members */
+	add_rows(w);
+}
+
+/* The last norm, on this member's share of the rows that are wanted; in a lane of its own, on all. */
+static void norm_outputs(const struct walk *w)
+{
+	uint32_t n = w->m->desc.n_embd;
+	size_t begin, end;
+
+	nsv_part_range(w->row_part, w->step->batch->n_out, 1, &begin, &end);
+	for (size_t i = begin; i < end; i++)
+		w->m->backend->rmsnorm(&alone, w->lane.norm + i * n,
+			w->lane.x + (size_t)w->step->batch->out_rows[i] * n,
+			nsv_weight_at(w->m, w->m->out_norm), n, 1, n, w->m->desc.norm_eps);
+}
+
+static void run_head(const struct walk *w)
+{
+	const struct nsv_batch *b = w->step->batch;
+
+	if (b->n_out == 0)
+		return;
+	meet_rows(w); /* a wanted row may be another member's */
+	norm_outputs(w);
+	meet_rows(w);
+	set_acts(w, w->lane.norm, b->n_out, w->m->desc.n_embd);
+	multiply(w, &w->m->head, w->step->logits, w->m->desc.n_vocab, b->n_out);
+}
+
+static void run_member(const struct nsv_part *part, void *arg)
+{
+	struct walk w = begin_walk(arg, part);
+
+	embed_rows(&w);
+	set_angles(&w);
+	for (uint32_t i = 0; i < w.m->desc.n_layer; i++) {
+		run_attention(&w, i);
+		run_ff(&w, i);
+	}
+	run_head(&w);
+}
+
+int nsv_model_forward(struct nsv_model *m, struct nsv_dispatch *dispatch,
+	const struct nsv_model_kv *kv, const struct nsv_batch *batch, float *logits,
+	struct nsv_err *err)
+{
+	struct step s = {
+		.m = m, .dispatch = dispatch, .kv = kv, .batch = batch, .logits = logits};
+	int ret = check(&s, err);
+
+	if (ret < 0)
+		return ret;
+	nsv_team_run(m->team, run_member, &s);
+	return 0;
+}

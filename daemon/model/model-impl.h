@@ -1,0 +1,99 @@
+/* The inside of a model, for the files of this folder. Weights are places in one region; scratch is
+ * one allocation, made when the model is. */
+#ifndef NSV_DAEMON_MODEL_MODEL_IMPL_H
+#define NSV_DAEMON_MODEL_MODEL_IMPL_H
+
+#include "daemon/model/model.h"
+#include "shm/region.h"
+
+#define NSV_MAX_FUSED 3
+
+/* One or more stored matrices that read the same activations: fused into one packed weight where
+ * the backend can, else side by side, each writing its columns of the output. */
+struct nsv_product {
+	uint32_t n;
+	struct {
+		size_t off;   /* of the packed weight, from the region's start */
+		uint32_t col; /* first column of the output */
+	} part[NSV_MAX_FUSED];
+};
+
+/* Offsets are from the region's start. */
+struct nsv_layer {
+	size_t attn_norm, ffn_norm; /* (n_embd) floats */
+	struct nsv_product qkv;     /* (n_head + 2 n_kv_head) * head_dim rows */
+	struct nsv_product out;     /* n_embd rows */
+	struct nsv_product gate_up; /* 2 n_ff rows */
+	struct nsv_product down;    /* n_embd rows */
+};
+
+/* Buffers of what is computed row by row: one lane for all of a step's rows, which the members
+ * share out, and a small one a member, who then computes every row itself and meets nobody. */
+struct nsv_lane {
+	float *x;    /* (n_row, n_embd) the residual stream */
+	float *norm; /* (n_row, n_embd) */
+	float *act;  /* (n_row, n_ff) */
+	void *acts;  /* what `matmul` reads, of the widest input */
+};
+
+struct nsv_scratch {
+	void *mem;
+	struct nsv_lane shared;
+	struct nsv_lane *own; /* (team size) */
+	float *cs;            /* (max_row, n_rot/2, 2) */
+	float *qkv;           /* (max_row, n_qkv) */
+	float *q, *attn;      /* (max_row, n_head * head_dim) */
+	float *ff;            /* (max_row, 2 n_ff): gate, then up */
+	float *y;             /* (max_row, n_embd) what is added to the residual stream */
+	void *attention;
+	size_t attention_len;
+};
+
+struct nsv_model {
+	struct nsv_model_desc desc;
+	const struct nsv_backend *backend;
+	struct nsv_team *team;
+	uint32_t max_row, max_out;
+	uint64_t id;
+
+	struct nsv_region weights;
+	size_t weights_len;
+	uint64_t pack_ns;
+	struct nsv_layer *layers; /* (n_layer) */
+	size_t out_norm;
+	struct nsv_product head;  /* n_vocab rows */
+	struct nsv_matrix embd;   /* stored, in the file */
+
+	double *rope_freq; /* (n_rot/2) radians a position */
+	struct nsv_scratch scratch;
+};
+
+/* Up to this many rows every member computes row-wise operations for itself: cheaper than to meet. */
+#define NSV_OWN_ROWS 4u
+
+/* Finds and checks every tensor, makes the region, packs. */
+int nsv_model_load(struct nsv_model *m, const struct nsv_gguf *g, struct nsv_err *err);
+int nsv_scratch_init(struct nsv_model *m, struct nsv_err *err);
+void nsv_scratch_deinit(struct nsv_scratch *s); /* half-built is fine */
+
+static inline uint32_t nsv_n_q(const struct nsv_model_desc *d)
+{
+	return d->n_head * d->head_dim;
+}
+
+static inline uint32_t nsv_n_kv(const struct nsv_model_desc *d)
+{
+	return d->n_kv_head * d->head_dim;
+}
+
+static inline uint32_t nsv_n_qkv(const struct nsv_model_desc *d)
+{
+	return nsv_n_q(d) + 2 * nsv_n_kv(d);
+}
+
+static inline const void *nsv_weight_at(const struct nsv_model *m, size_t off)
+{
+	return (const char *)m->weights.map + off;
+}
+
+#endif

@@ -1,0 +1,313 @@
+/* The tensors of a file: found by name, checked one by one, given a place in the weights region, then
+ * packed by the whole team. Every tensor of the file must have its use: one that the forward pass
+ * does not know would change the answers if it were left out. */
+#include "daemon/model/model-impl.h"
+
+#include <string.h>
+
+#include "daemon/clock.h"
+
+#define ALIGN 64
+#define TENSORS_A_LAYER 9
+#define TENSORS_BESIDE 3 /* embedding, last norm, head */
+
+struct name {
+	char text[64];
+};
+
+/* A packed weight to be: what it is made of and where it goes. */
+struct packing {
+	uint32_t n_m;
+	struct nsv_matrix m[NSV_MAX_FUSED];
+	size_t off;
+};
+
+/* A vector of floats that is copied as it is. */
+struct copying {
+	const struct nsv_tensor *tensor;
+	size_t off;
+};
+
+struct loader {
+	struct nsv_model *m;
+	const struct nsv_gguf *g;
+	struct nsv_err *err;
+	size_t len; /* of the region, so far */
+	const struct nsv_tensor **used;
+	struct packing *packings;
+	struct copying *copyings;
+	size_t n_used, n_packing, n_copying;
+};
+
+static struct name layer_name(uint32_t layer, const char *suffix)
+{
+	struct name n;
+
+	snprintf(n.text, sizeof(n.text), "blk.%u.%s.weight", layer, suffix);
+	return n;
+}
+
+/* ---- Finding and checking */
+
+static int check_shape(
+	const struct loader *l, const struct nsv_tensor *t, const char *name, const uint64_t want[2])
+{
+	if (t->dim[0] != want[0] || t->dim[1] != want[1] || t->dim[2] != 1 || t->dim[3] != 1)
+		return nsv_fail(l->err, -EINVAL,
+			"tensor %s is %llu x %llu x %llu x %llu, expected %llu x %llu", name,
+			(unsigned long long)t->dim[0], (unsigned long long)t->dim[1],
+			(unsigned long long)t->dim[2], (unsigned long long)t->dim[3],
+			(unsigned long long)want[0], (unsigned long long)want[1]);
+	return 0;
+}
+
+static int find(struct loader *l, const char *name, uint32_t n_in, uint32_t n_out,
+	const struct nsv_tensor **ret)
+{
+	const struct nsv_tensor *t = nsv_gguf_tensor(l->g, name);
+	size_t row_len, len;
+
+	if (!t)
+		return nsv_fail(l->err, -ENOENT, "the file lacks the tensor %s", name);
+	int r = check_shape(l, t, name, (const uint64_t[2]){n_in, n_out});
+	if (r < 0)
+		return r;
+	r = nsv_dtype_row_len(t->dtype, n_in, &row_len);
+	if (r < 0)
+		return nsv_fail(l->err, -ENOTSUP,
+			"tensor %s has type %s, which is not supported in rows of %u", name,
+			nsv_dtype_name(t->dtype), n_in);
+	if (!nsv_mul(row_len, n_out, &len) || len != t->len)
+		return nsv_fail(l->err, -EINVAL, "tensor %s has %zu bytes, expected %u rows of %zu",
+			name, t->len, n_out, row_len);
+	l->used[l->n_used++] = t;
+	*ret = t;
+	return 0;
+}
+
+static int find_matrix(struct loader *l, const char *name, uint32_t n_in, uint32_t n_out,
+	struct nsv_matrix *ret)
+{
+	const struct nsv_tensor *t;
+	int r = find(l, name, n_in, n_out, &t);
+
+	if (r == 0)
+		*ret = (struct nsv_matrix){
+			.dtype = t->dtype, .n_out = n_out, .n_in = n_in, .data = t->data};
+	return r;
+}
+
+/* ---- Places in the region */
+
+static int take_place(struct loader *l, size_t len, size_t *ret_off)
+{
+	size_t end;
+
+	if (!nsv_add(l->len, len, &end) || !nsv_align_up(end, ALIGN, &end))
+		return nsv_fail(l->err, -EOVERFLOW, "the weights do not fit the address space");
+	*ret_off = l->len;
+	l->len = end;
+	return 0;
+}
+
+static int add_vector(struct loader *l, const char *name, uint32_t n, size_t *ret_off)
+{
+	const struct nsv_tensor *t;
+	int r = find(l, name, n, 1, &t);
+
+	if (r < 0)
+		return r;
+	if (t->dtype != NSV_F32)
+		return nsv_fail(l->err, -ENOTSUP, "tensor %s has type %s, expected F32", name,
+			nsv_dtype_name(t->dtype));
+	r = take_place(l, t->len, ret_off);
+	if (r == 0)
+		l->copyings[l->n_copying++] = (struct copying){t, *ret_off};
+	return r;
+}
+
+static int add_part(struct loader *l, struct nsv_product *p, const struct nsv_matrix *m,
+	uint32_t n_m, size_t len, uint32_t col)
+{
+	struct packing *pack = &l->packings[l->n_packing];
+	int r = take_place(l, len, &pack->off);
+
+	if (r < 0)
+		return r;
+	pack->n_m = n_m;
+	memcpy(pack->m, m, n_m * sizeof(*m));
+	l->n_packing++;
+	p->part[p->n].off = pack->off;
+	p->part[p->n++].col = col;
+	return 0;
+}
+
+static int refuse_weight(
+	const struct loader *l, const struct nsv_matrix *m, const char *name, int code)
+{
+	return nsv_fail(l->err, code, "backend %s cannot use tensor %s: %s, %u x %u",
+		l->m->backend->name, name, nsv_dtype_name(m->dtype), m->n_in, m->n_out);
+}
+
+/* Fused where the backend takes the matrices together, else side by side. `names` is for messages. */
+static int add_product(struct loader *l, struct nsv_product *p, const struct nsv_matrix *m,
+	const struct name *names, uint32_t n_m)
+{
+	const struct nsv_backend *b = l->m->backend;
+	uint32_t col = 0;
+	size_t len;
+	int r = b->weight_len(m, n_m, &len);
+
+	p->n = 0;
+	if (r == 0)
+		return add_part(l, p, m, n_m, len, 0);
+	if (r != -EINVAL || n_m == 1)
+		return refuse_weight(l, &m[0], names[0].text, r);
+	for (uint32_t i = 0; i < n_m; i++) {
+		r = b->weight_len(&m[i], 1, &len);
+		if (r < 0)
+			return refuse_weight(l, &m[i], names[i].text, r);
+		r = add_part(l, p, &m[i], 1, len, col);
+		if (r < 0)
+			return r;
+		col += m[i].n_out;
+	}
+	return 0;
+}
+
+/* Finds the matrices of one product, all of n_in columns, and adds it. */
+static int add_named(struct loader *l, struct nsv_product *p, const struct name *names,
+	uint32_t n_in, const uint32_t *n_out, uint32_t n_m)
+{
+	struct nsv_matrix m[NSV_MAX_FUSED];
+	int r = 0;
+
+	for (uint32_t i = 0; r == 0 && i < n_m; i++)
+		r = find_matrix(l, names[i].text, n_in, n_out[i], &m[i]);
+	return r < 0 ? r : add_product(l, p, m, names, n_m);
+}
+
+static int add_layer(struct loader *l, uint32_t i, struct nsv_layer *layer)
+{
+	const struct nsv_model_desc *d = &l->m->desc;
+	const struct name qkv[] = {
+		layer_name(i, "attn_q"), layer_name(i, "attn_k"), layer_name(i, "attn_v")};
+	const struct name gate_up[] = {layer_name(i, "ffn_gate"), layer_name(i, "ffn_up")};
+	const struct name out = layer_name(i, "attn_output"), down = layer_name(i, "ffn_down");
+	const uint32_t n_qkv[] = {nsv_n_q(d), nsv_n_kv(d), nsv_n_kv(d)}, n_ff[] = {d->n_ff, d->n_ff};
+	int r = add_vector(l, layer_name(i, "attn_norm").text, d->n_embd, &layer->attn_norm);
+
+	if (r == 0)
+		r = add_named(l, &layer->qkv, qkv, d->n_embd, n_qkv, 3);
+	if (r == 0)
+		r = add_named(l, &layer->out, &out, nsv_n_q(d), &d->n_embd, 1);
+	if (r == 0)
+		r = add_vector(l, layer_name(i, "ffn_norm").text, d->n_embd, &layer->ffn_norm);
+	if (r == 0)
+		r = add_named(l, &layer->gate_up, gate_up, d->n_embd, n_ff, 2);
+	if (r == 0)
+		r = add_named(l, &layer->down, &down, d->n_ff, &d->n_embd, 1);
+	return r;
+}
+
+/* A file without output.weight ties the head to the embedding. */
+static int add_ends(struct loader *l)
+{
+	static const struct name output = {"output.weight"}, embd = {"token_embd.weight"};
+	const struct nsv_model_desc *d = &l->m->desc;
+	int r = find_matrix(l, embd.text, d->n_embd, d->n_vocab, &l->m->embd);
+
+	if (r == 0)
+		r = add_vector(l, "output_norm.weight", d->n_embd, &l->m->out_norm);
+	if (r < 0)
+		return r;
+	if (nsv_gguf_tensor(l->g, output.text))
+		return add_named(l, &l->m->head, &output, d->n_embd, &d->n_vocab, 1);
+	return add_product(l, &l->m->head, &l->m->embd, &embd, 1);
+}
+
+static bool is_used(const struct loader *l, const struct nsv_tensor *t)
+{
+	for (size_t i = 0; i < l->n_used; i++)
+		if (l->used[i] == t)
+			return true;
+	return false;
+}
+
+/* Looks at n_used + 1 tensors at most: one of so many is unused. */
+static int refuse_unused(const struct loader *l)
+{
+	for (size_t i = 0; i < nsv_gguf_n_tensor(l->g); i++) {
+		const struct nsv_tensor *t = nsv_gguf_tensor_at(l->g, i);
+
+		if (!is_used(l, t))
+			return nsv_fail(l->err, -ENOTSUP,
+				"the tensor %.*s has no use in a model of architecture %s",
+				(int)nsv_min(t->name.len, 64), t->name.p, l->m->desc.arch);
+	}
+	return 0;
+}
+
+static int place_all(struct loader *l)
+{
+	int r = add_ends(l);
+
+	for (uint32_t i = 0; r == 0 && i < l->m->desc.n_layer; i++)
+		r = add_layer(l, i, &l->m->layers[i]);
+	return r < 0 ? r : refuse_unused(l);
+}
+
+/* ---- Packing */
+
+static void pack_member(const struct nsv_part *part, void *arg)
+{
+	const struct loader *l = arg;
+	char *base = l->m->weights.map;
+
+	for (size_t i = 0; i < l->n_packing; i++) {
+		const struct packing *p = &l->packings[i];
+		l->m->backend->weight_pack(part, p->m, p->n_m, base + p->off);
+	}
+	for (size_t i = 0; part->index == 0 && i < l->n_copying; i++) {
+		const struct copying *c = &l->copyings[i];
+		memcpy(base + c->off, c->tensor->data, c->tensor->len);
+	}
+}
+
+static int pack_all(struct loader *l)
+{
+	struct nsv_model *m = l->m;
+	uint64_t start = nsv_now_ns();
+	int r = nsv_region_create(&m->weights, "nsv-weights", l->len, NSV_REGION_HUGE, l->err);
+
+	if (r < 0)
+		return r;
+	nsv_team_run(m->team, pack_member, l);
+	m->weights_len = l->len;
+	m->pack_ns = nsv_now_ns() - start;
+	return 0;
+}
+
+int nsv_model_load(struct nsv_model *m, const struct nsv_gguf *g, struct nsv_err *err)
+{
+	struct loader l = {.m = m, .g = g, .err = err};
+	size_t n = (size_t)TENSORS_A_LAYER * m->desc.n_layer + TENSORS_BESIDE;
+	int r = -ENOMEM;
+
+	m->layers = calloc(m->desc.n_layer, sizeof(*m->layers));
+	l.used = calloc(n, sizeof(*l.used));
+	l.packings = calloc(n, sizeof(*l.packings));
+	l.copyings = calloc(n, sizeof(*l.copyings));
+	if (!m->layers || !l.used || !l.packings || !l.copyings) {
+		nsv_fail(err, r, "no memory for an index of %zu tensors", n);
+		goto out;
+	}
+	r = place_all(&l);
+	if (r == 0)
+		r = pack_all(&l);
+out:
+	free(l.used);
+	free(l.packings);
+	free(l.copyings);
+	return r;
+}
