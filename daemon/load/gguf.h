@@ -5,14 +5,10 @@
 #ifndef NSV_DAEMON_LOAD_GGUF_H
 #define NSV_DAEMON_LOAD_GGUF_H
 
+#include "daemon/load/strmap.h"
 #include "kernels/ops.h"
 
 struct nsv_gguf;
-
-struct nsv_str { /* not NUL-terminated, borrowed from the file */
-	const char *p;
-	size_t len;
-};
 
 struct nsv_tensor {
 	struct nsv_str name;
@@ -26,7 +22,7 @@ struct nsv_tensor {
 /* Opens and maps a file; refuses directories, empty, short and foreign files with a sentence that
  * says what was expected and what was found. The map lives until close. */
 int nsv_gguf_open(const char *path, struct nsv_gguf **ret_g, struct nsv_err *err);
-/* The same over caller's memory, which must outlive it. */
+/* The same over caller's memory, aligned as malloc aligns, which must outlive it. */
 int nsv_gguf_parse(const void *data, size_t len, struct nsv_gguf **ret_g, struct nsv_err *err);
 void nsv_gguf_close(struct nsv_gguf *g);
 
@@ -36,9 +32,10 @@ int nsv_gguf_u32(const struct nsv_gguf *g, const char *key, uint32_t *ret);
 int nsv_gguf_f32(const struct nsv_gguf *g, const char *key, float *ret);
 int nsv_gguf_bool(const struct nsv_gguf *g, const char *key, bool *ret);
 int nsv_gguf_str(const struct nsv_gguf *g, const char *key, struct nsv_str *ret);
-/* Arrays: of strings (an index is built once at parse), int32 or float32. Borrowed. Integer arrays
- * may be unaligned in the file: use nsv_gguf_arr_i32_get. */
-int nsv_gguf_arr_str(const struct nsv_gguf *g, const char *key, const struct nsv_str **ret, size_t *ret_n);
+/* Arrays: of strings (an index is built once at parse), int32 (or uint32: the same bits) or float32.
+ * Borrowed. Numbers may be unaligned in the file: read them with memcpy. */
+int nsv_gguf_arr_str(
+	const struct nsv_gguf *g, const char *key, const struct nsv_str **ret, size_t *ret_n);
 int nsv_gguf_arr_i32(const struct nsv_gguf *g, const char *key, const void **ret, size_t *ret_n);
 int nsv_gguf_arr_f32(const struct nsv_gguf *g, const char *key, const void **ret, size_t *ret_n);
 
