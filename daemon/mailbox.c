@@ -2,12 +2,18 @@
 
 #include <sys/eventfd.h>
 
+#include "daemon/clock.h"
+
 int nsv_mailbox_init(struct nsv_mailbox *box, bool with_fd)
 {
 	*box = (struct nsv_mailbox){.event_fd = -1};
 	box->last = &box->first;
 	pthread_mutex_init(&box->lock, NULL);
-	pthread_cond_init(&box->cond, NULL);
+	pthread_condattr_t attr;
+	pthread_condattr_init(&attr);
+	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+	pthread_cond_init(&box->cond, &attr);
+	pthread_condattr_destroy(&attr);
 	if (with_fd) {
 		box->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 		if (box->event_fd < 0)
@@ -52,10 +58,16 @@ struct nsv_msg *nsv_mailbox_take(struct nsv_mailbox *box)
 	return first;
 }
 
-void nsv_mailbox_wait(struct nsv_mailbox *box)
+void nsv_mailbox_wait(struct nsv_mailbox *box, uint64_t timeout_ns)
 {
+	uint64_t until_ns = nsv_now_ns() + timeout_ns;
+	struct timespec until = {
+		.tv_sec = (time_t)(until_ns / 1000000000u), .tv_nsec = (long)(until_ns % 1000000000u)};
+	int ret = 0;
+
 	pthread_mutex_lock(&box->lock);
-	while (!box->first)
-		pthread_cond_wait(&box->cond, &box->lock);
+	while (!box->first && ret != ETIMEDOUT)
+		ret = timeout_ns ? pthread_cond_timedwait(&box->cond, &box->lock, &until)
+				 : pthread_cond_wait(&box->cond, &box->lock);
 	pthread_mutex_unlock(&box->lock);
 }

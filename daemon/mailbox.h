@@ -29,8 +29,8 @@ void nsv_mailbox_deinit(struct nsv_mailbox *box); /* messages left are the calle
 void nsv_mailbox_put(struct nsv_mailbox *box, struct nsv_msg *msg);
 /* All messages, oldest first; NULL: none. */
 struct nsv_msg *nsv_mailbox_take(struct nsv_mailbox *box);
-/* Sleeps until there is one. */
-void nsv_mailbox_wait(struct nsv_mailbox *box);
+/* Sleeps until there is one, or for timeout_ns (0: for ever). */
+void nsv_mailbox_wait(struct nsv_mailbox *box, uint64_t timeout_ns);
 
 static inline bool nsv_mailbox_any(struct nsv_mailbox *box)
 {

@@ -197,6 +197,7 @@ static void plan_running(struct nsv_sched *s, struct nsv_step_plan *plan, uint32
 		uint32_t left = q->n_token - q->n_past;
 		uint32_t want = left == 1 ? 1 : (uint32_t)nsv_min(left, *prefill_left);
 
+		want = (uint32_t)nsv_min(want, s->batch_tokens - plan->n_row);
 		if (can_run(q) && want > 0) {
 			uint32_t n = reserve(s, plan, seq, want);
 			if (n > 0) {
@@ -209,53 +210,86 @@ static void plan_running(struct nsv_sched *s, struct nsv_step_plan *plan, uint32
 	}
 }
 
-static bool make_room(struct nsv_sched *s, struct nsv_step_plan *plan, uint64_t n_block)
+/* Blocks that a sequence still lacks for the tokens that are known. */
+static uint32_t missing(const struct nsv_sched *s, uint32_t seq)
 {
-	while (s->alloc->n_free < n_block && s->n_run > 0) {
-		uint32_t v = victim(s);
-		if (!s->seqs[v].paused)
-			return false;
-		preempt(s, plan, v);
-	}
-	return s->alloc->n_free >= n_block;
+	const struct nsv_sched_seq *q = &s->seqs[seq];
+
+	return nsv_blocks_for(q->n_token, s->block_size) - q->table.n;
 }
 
-static void plan_waiting(struct nsv_sched *s, struct nsv_step_plan *plan, uint32_t prefill_left)
+/* What those that run have been promised. */
+static uint64_t count_promised(const struct nsv_sched *s)
 {
+	uint64_t n = 0;
+
+	for (uint32_t i = 0; i < s->n_run; i++)
+		n += missing(s, s->run[i]);
+	return n;
+}
+
+/* Takes blocks from those that `seq` comes before, until `need` are free and not promised. */
+static void make_room(struct nsv_sched *s, struct nsv_step_plan *plan, uint32_t seq, uint64_t need,
+	uint64_t *promised)
+{
+	while (s->alloc->n_free < *promised + need && s->n_run > 0) {
+		uint32_t v = victim(s);
+		if (!s->seqs[v].paused && s->seqs[v].arrival < s->seqs[seq].arrival)
+			return;
+		*promised -= missing(s, v);
+		preempt(s, plan, v);
+	}
+}
+
+/* What must stay free when `seq` is admitted: it is not to push out one that runs. Nothing where
+ * nobody moves, or where it comes before one that runs. */
+static uint32_t margin_for(const struct nsv_sched *s, uint32_t seq)
+{
+	bool any_moves = false;
+
+	for (uint32_t i = 0; i < s->n_run; i++) {
+		const struct nsv_sched_seq *q = &s->seqs[s->run[i]];
+		if (!q->paused && q->arrival > s->seqs[seq].arrival)
+			return 0;
+		any_moves |= !q->paused;
+	}
+	return any_moves ? s->watermark : 0;
+}
+
+/* First come, first served: the first that does not fit ends it. Nobody is admitted behind one that
+ * had to take blocks, or those who lost them would get them back at once. */
+static void admit(struct nsv_sched *s, struct nsv_step_plan *plan)
+{
+	uint64_t promised = count_promised(s);
 	uint32_t i = 0;
 
-	while (i < s->n_wait && prefill_left > 0) {
+	while (i < s->n_wait && plan->n_preempted == 0) {
 		uint32_t seq = s->wait[i];
-		struct nsv_sched_seq *q = &s->seqs[seq];
-		uint64_t need = nsv_blocks_for(q->n_token, s->block_size);
+		uint64_t need = nsv_blocks_for(s->seqs[seq].n_token, s->block_size);
 
-		if (q->paused) {
+		if (s->seqs[seq].paused) {
 			i++;
 			continue;
 		}
-		if (!make_room(s, plan, need + (plan->n_item ? s->watermark : 0)))
+		make_room(s, plan, seq, need, &promised);
+		if (s->alloc->n_free < promised + need + margin_for(s, seq))
 			return;
-		/* make_room may have put an older, paused one before it. */
 		list_remove(s->wait, &s->n_wait, seq);
-		q->where = NSV_SCHED_RUNNING;
+		s->seqs[seq].where = NSV_SCHED_RUNNING;
 		list_insert(s, s->run, &s->n_run, seq);
-		uint32_t n = reserve(s, plan, seq, (uint32_t)nsv_min(q->n_token, prefill_left));
-		plan_rows(s, plan, seq, n);
-		prefill_left -= n;
+		promised += need;
 	}
 }
 
 void nsv_sched_plan(struct nsv_sched *s, struct nsv_step_plan *plan)
 {
-	uint32_t n_decode = count_decodes(s);
-	uint32_t left = s->batch_tokens - (uint32_t)nsv_min(n_decode, s->batch_tokens);
-
 	plan->n_item = plan->n_row = plan->n_preempted = 0;
+	admit(s, plan);
+	uint32_t n_decode = count_decodes(s);
+	uint32_t left = n_decode < s->batch_tokens ? s->batch_tokens - n_decode : 1;
 	if (n_decode > 0)
 		left = (uint32_t)nsv_min(left, s->mixed_tokens);
 	plan_running(s, plan, &left);
-	if (plan->n_preempted == 0) /* whoever lost blocks just now is not to get them back at once */
-		plan_waiting(s, plan, left);
 }
 
 /* ---- Audit */

@@ -12,8 +12,9 @@
  *   3 A block that is missing is taken from a paused sequence, else from the youngest: it is
  *     preempted, gives all its blocks back and computes them again later. So the oldest that is
  *     not paused always moves: progress at every step.
- *   4 A waiting sequence is admitted first come, first served, when all its tokens fit and
- *     `watermark` blocks stay free (or nobody runs).
+ *   4 A waiting sequence is admitted first come, first served, when all its tokens fit beside what
+ *     the running ones still lack, and `watermark` blocks stay free (or nobody moves). It may take
+ *     blocks from paused ones and from younger ones (it was itself preempted or paused before).
  *
  * The engine thread owns it. A plan costs O(running + admitted). */
 #ifndef NSV_DAEMON_SCHED_H

@@ -1,0 +1,224 @@
+#include "daemon/channel.h"
+
+#include <string.h>
+
+#include "daemon/sigbus.h"
+#include "shm/wire.h"
+
+int nsv_channel_init(struct nsv_channel *ch, const struct nsv_geom *geom, uint64_t session_id, int fd,
+	struct nsv_err *err)
+{
+	struct nsv_up_layout up;
+	struct nsv_down_layout down;
+
+	*ch = (struct nsv_channel){.up_region = NSV_REGION_NONE,
+		.down_region = NSV_REGION_NONE,
+		.geom = *geom,
+		.fd = fd,
+		.sigbus_index = -1};
+	if (nsv_layout_up(geom, &up) < 0 || nsv_layout_down(geom, &down) < 0)
+		return nsv_fail(err, -EINVAL, "the session's geometry is impossible");
+	int ret = nsv_region_create(&ch->up_region, "nsv-up", up.len, 0, err);
+	if (ret == 0)
+		ret = nsv_region_create(&ch->down_region, "nsv-down", down.len, 0, err);
+	if (ret == 0)
+		ret = nsv_sigbus_add(ch->up_region.map, ch->up_region.len);
+	if (ret < 0) {
+		nsv_channel_deinit(ch);
+		return ret;
+	}
+	ch->sigbus_index = ret;
+	nsv_up_format(ch->up_region.map, geom, session_id);
+	nsv_down_format(ch->down_region.map, geom, session_id);
+	ch->up = nsv_up_at(ch->up_region.map, &up);
+	ch->down = nsv_down_at(ch->down_region.map, &down);
+	ch->io.sq = nsv_sq_consumer_at(&ch->up, &ch->down, geom);
+	ch->io.reply = nsv_reply_producer_at(&ch->up, &ch->down, geom);
+	ch->engine.event = nsv_event_producer_at(&ch->up, &ch->down, geom);
+	nsv_channel_set_waiting(ch, true);
+	return 0;
+}
+
+void nsv_channel_deinit(struct nsv_channel *ch)
+{
+	nsv_sigbus_remove(ch->sigbus_index);
+	ch->sigbus_index = -1;
+	nsv_region_deinit(&ch->up_region);
+	nsv_region_deinit(&ch->down_region);
+}
+
+bool nsv_channel_broken(const struct nsv_channel *ch)
+{
+	return nsv_sigbus_hit(ch->sigbus_index);
+}
+
+int nsv_channel_next(struct nsv_channel *ch, struct nsv_sqe *ret)
+{
+	uint32_t n, used;
+	int r = nsv_sq_ready(&ch->io.sq, &n);
+
+	if (r == 0)
+		r = nsv_cq_used(&ch->io.reply, &used);
+	if (r < 0)
+		return r;
+	/* Every slot may still owe a reply, for an entry whose prompt the worker has. */
+	if (n == 0 || used + ch->geom.n_slot > ch->io.reply.mask)
+		return 1;
+	nsv_sq_peek(&ch->io.sq, ret);
+	ch->io.sq.head++;
+	return 0;
+}
+
+void nsv_channel_taken(struct nsv_channel *ch, uint32_t index)
+{
+	nsv_store_rel_u32(ch->io.sq.shared_head, index);
+}
+
+int nsv_channel_copy(const struct nsv_channel *ch, uint32_t off, uint32_t len, void *dst)
+{
+	uint32_t arena_len = ch->geom.arena_len;
+
+	if (off % 8 || off > arena_len || len > arena_len - off)
+		return -ERANGE;
+	nsv_copy_in(dst, ch->up.arena + off, len);
+	return 0;
+}
+
+void nsv_channel_reply(struct nsv_channel *ch, const struct nsv_cqe *cqe)
+{
+	/* nsv_channel_next saw room for it; a client that moved its head back loses its own reply */
+	nsv_cq_post(&ch->io.reply, cqe);
+	nsv_channel_ring(ch, &ch->io.rung);
+}
+
+void nsv_channel_set_waiting(struct nsv_channel *ch, bool waiting)
+{
+	uint32_t *word = &ch->down.head->wait;
+
+	if ((nsv_load_rlx_u32(word) & 1) == waiting)
+		return;
+	if (waiting)
+		nsv_wait_begin(word);
+	else
+		nsv_wait_end(word);
+}
+
+void nsv_channel_ring(struct nsv_channel *ch, uint32_t *rung)
+{
+	if (nsv_wait_must_ring(&ch->up.head->wait, rung))
+		nsv_bell_send(ch->fd);
+}
+
+/* ---- A slot's output */
+
+void nsv_sink_begin(struct nsv_sink *s, struct nsv_channel *ch, uint32_t slot, uint64_t request_id)
+{
+	struct nsv_down_slot *rec = &ch->down.slots[slot];
+
+	*s = (struct nsv_sink){.ch = ch, .rec = rec, .cursors = &ch->up.slots[slot], .slot = slot};
+	/* (D) While request_id is 0 nobody takes the rest for an answer. */
+	nsv_store_rel_u64(&rec->request_id, 0);
+	nsv_store_rlx_u32(&rec->state, NSV_SLOT_FREE);
+	nsv_store_rlx_u32(&rec->stalled, 0);
+	nsv_store_rlx_u64(&rec->text_end, 0);
+	nsv_store_rlx_u64(&rec->token_end, 0);
+	nsv_store_rlx_u64(&rec->lp_end, 0);
+	rec->finish = NSV_FINISH_NONE;
+	rec->code = NSV_E_OK;
+	rec->n_prompt = rec->n_cached = rec->n_output = rec->n_preempt = 0;
+	rec->seed = rec->queue_ns = rec->prefill_ns = rec->decode_ns = 0;
+	memset(rec->stop, 0, sizeof(rec->stop));
+	memset(rec->text, 0, sizeof(rec->text));
+	nsv_store_rel_u64(&rec->request_id, request_id);
+}
+
+/* A cursor that cannot be true leaves no room: such a reader waits for itself. */
+static uint32_t room(uint32_t n, uint64_t end, const uint64_t *cursor)
+{
+	uint32_t space;
+
+	return nsv_log_space(n, end, nsv_load_acq_u64(cursor), &space) < 0 ? 0 : space;
+}
+
+uint32_t nsv_sink_text_room(const struct nsv_sink *s)
+{
+	return room(s->ch->geom.text_len, s->text_end, &s->cursors->text_read);
+}
+
+uint32_t nsv_sink_token_room(const struct nsv_sink *s)
+{
+	return room(s->ch->geom.n_token, s->token_end, &s->cursors->token_read);
+}
+
+uint32_t nsv_sink_lp_room(const struct nsv_sink *s)
+{
+	return room(s->ch->geom.n_lp, s->lp_end, &s->cursors->lp_read);
+}
+
+void nsv_sink_text(struct nsv_sink *s, const char *p, size_t len)
+{
+	const struct nsv_geom *g = &s->ch->geom;
+
+	nsv_log_put(nsv_down_text(&s->ch->down, g, s->slot), g->text_len, 1, s->text_end, p,
+		(uint32_t)len);
+	s->text_end += len;
+}
+
+void nsv_sink_tokens(struct nsv_sink *s, const int32_t *ids, size_t n)
+{
+	const struct nsv_geom *g = &s->ch->geom;
+
+	nsv_log_put(nsv_down_tokens(&s->ch->down, g, s->slot), g->n_token, sizeof(*ids), s->token_end,
+		ids, (uint32_t)n);
+	s->token_end += n;
+}
+
+void nsv_sink_lps(struct nsv_sink *s, const struct nsv_lp *lps, size_t n)
+{
+	const struct nsv_geom *g = &s->ch->geom;
+
+	nsv_log_put(nsv_down_lps(&s->ch->down, g, s->slot), g->n_lp, sizeof(*lps), s->lp_end, lps,
+		(uint32_t)n);
+	s->lp_end += n;
+}
+
+void nsv_sink_publish(struct nsv_sink *s)
+{
+	nsv_store_rel_u64(&s->rec->lp_end, s->lp_end);
+	nsv_store_rel_u64(&s->rec->token_end, s->token_end);
+	nsv_store_rel_u64(&s->rec->text_end, s->text_end);
+}
+
+void nsv_sink_state(struct nsv_sink *s, enum nsv_slot_state state)
+{
+	nsv_store_rel_u32(&s->rec->state, state);
+}
+
+void nsv_sink_stalled(struct nsv_sink *s, bool stalled)
+{
+	if (stalled)
+		nsv_slot_stall(s->rec);
+	else
+		nsv_store_rlx_u32(&s->rec->stalled, 0);
+}
+
+void nsv_sink_finish(struct nsv_sink *s, const struct nsv_result *r)
+{
+	struct nsv_down_slot *rec = s->rec;
+
+	nsv_sink_publish(s);
+	rec->finish = r->finish;
+	rec->code = r->code;
+	rec->n_prompt = r->n_prompt;
+	rec->n_cached = r->n_cached;
+	rec->n_output = r->n_output;
+	rec->n_preempt = r->n_preempt;
+	rec->seed = r->seed;
+	rec->queue_ns = r->queue_ns;
+	rec->prefill_ns = r->prefill_ns;
+	rec->decode_ns = r->decode_ns;
+	snprintf(rec->stop, sizeof(rec->stop), "%s", r->stop ? r->stop : "");
+	snprintf(rec->text, sizeof(rec->text), "%s", r->text ? r->text : "");
+	nsv_sink_stalled(s, false);
+	nsv_sink_state(s, NSV_SLOT_DONE);
+}

@@ -1,0 +1,26 @@
+#ifndef NSV_DAEMON_CLOCK_H
+#define NSV_DAEMON_CLOCK_H
+
+#include <stdint.h>
+#include <time.h>
+
+/* Monotonic time. */
+static inline uint64_t nsv_now_ns(void)
+{
+	struct timespec ts;
+
+	clock_gettime(CLOCK_MONOTONIC, &ts);
+	return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
+}
+
+/* Between two looks at memory that another thread writes. */
+static inline void nsv_pause(void)
+{
+#if defined(__x86_64__)
+	__builtin_ia32_pause();
+#elif defined(__aarch64__)
+	__asm__ volatile("yield");
+#endif
+}
+
+#endif

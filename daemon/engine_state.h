@@ -1,0 +1,71 @@
+/* What the files of the engine share (engine.c: life and loop; step.c: one step; finish.c: requests
+ * in and out). Nobody else includes it. */
+#ifndef NSV_DAEMON_ENGINE_STATE_H
+#define NSV_DAEMON_ENGINE_STATE_H
+
+#include "cache/kv.h"
+#include "daemon/engine.h"
+#include "daemon/sample.h"
+#include "daemon/sched.h"
+#include "daemon/seqs.h"
+
+struct nsv_engine {
+	/* Set once. */
+	struct nsv_engine_info info;
+	const struct nsv_tok *tok;
+	struct nsv_team *team;
+	struct nsv_model *model;
+	struct nsv_dispatch dispatch;
+	struct nsv_region kv_region, seqs_region;
+	struct nsv_model_kv kv;
+	struct nsv_seqs seqs;
+	struct nsv_mailbox inbox, *outbox;
+	uint32_t max_requests;
+
+	/* The engine thread's. */
+	struct nsv_block_alloc alloc;
+	struct nsv_sched sched;
+	struct nsv_step_plan plan;
+	struct nsv_sampler sampler;
+	struct nsv_request **reqs; /* (max_requests): by sequence index; NULL: free */
+	uint32_t *free_seqs, n_free_seqs;
+	uint64_t arrivals;
+	struct { /* a step's batch, for the model */
+		int32_t *tokens, *pos;    /* (batch_tokens) */
+		int64_t *slots;           /* (batch_tokens) */
+		struct nsv_attn_seq *seqs; /* (max_requests) */
+		uint32_t *out_rows;       /* (max_requests) */
+		float *logits;            /* (max_requests, n_vocab) */
+		char *text;               /* (2, info.text_need): decided text, raw text */
+	} batch;
+	struct nsv_engine_stats stats;
+	uint64_t watchdog_ns, watchdog_last_ns;
+
+	pthread_t thread;
+	bool started, stopping;
+	struct nsv_msg stop_msg, failed_msg;
+	int audit;  /* atomic: somebody asked for one */
+	struct nsv_msg nudge_msg;
+	int nudged; /* atomic: nudge_msg is on its way */
+};
+
+/* One writer, so a plain sum; relaxed, since other threads read it at any time. */
+#define nsv_stat_add(p, n) __atomic_store_n((p), *(p) + (n), __ATOMIC_RELAXED)
+#define nsv_stat_set(p, v) __atomic_store_n((p), (v), __ATOMIC_RELAXED)
+
+/* Runs one step: 0; 1: nothing can run; -errno: the model cannot go on. */
+int nsv_engine_step(struct nsv_engine *e, struct nsv_err *err);
+
+/* A request comes in: its record, its slot, the scheduler, the answers. */
+void nsv_engine_accept(struct nsv_engine *e, struct nsv_request *req);
+/* It ends, for the reason given; held text goes out first unless it was cancelled or failed. */
+void nsv_engine_finish(struct nsv_engine *e, struct nsv_request *req, enum nsv_finish finish,
+	enum nsv_code code, const char *text);
+/* Its record is free again. */
+void nsv_engine_release(struct nsv_engine *e, struct nsv_request *req);
+/* Its logs and slot record are told to the client: publish, one event at most, bell. */
+void nsv_engine_tell(struct nsv_engine *e, struct nsv_request *req, enum nsv_cqe_kind kind);
+/* Commits what the scheduler knows of it. */
+void nsv_engine_commit(struct nsv_engine *e, const struct nsv_request *req, enum nsv_seq_state state);
+
+#endif

@@ -1,0 +1,412 @@
+/* Submission entries of a session: checked, copied, and sent on their way. */
+#include <string.h>
+#include <sys/random.h>
+
+#include "daemon/clock.h"
+#include "daemon/log.h"
+#include "daemon/session.h"
+#include "daemon/status.h"
+
+#define INLINE_LEN 16384 /* longer prompts go to the worker */
+
+/* ---- Answers of the io thread */
+
+static void reply(struct nsv_session *se, const struct nsv_sqe *sqe, enum nsv_cqe_kind kind,
+	enum nsv_code code)
+{
+	struct nsv_cqe cqe = {.request_id = sqe->request_id,
+		.kind = (uint16_t)kind,
+		.slot = sqe->slot,
+		.code = code,
+		.text_end = sqe->op == NSV_OP_NOP ? sqe->target_id : 0};
+
+	nsv_channel_reply(&se->ch, &cqe);
+}
+
+static void reply_for(struct nsv_session *se, const struct nsv_request *req, enum nsv_cqe_kind kind)
+{
+	struct nsv_sqe sqe = {.op = req->op, .request_id = req->id, .slot = (uint16_t)req->slot};
+
+	reply(se, &sqe, kind, req->code);
+}
+
+/* The slot shows an end that the engine never saw. */
+static void end_slot(struct nsv_session *se, struct nsv_session_slot *slot, enum nsv_finish finish,
+	enum nsv_code code, const char *text)
+{
+	struct nsv_sink sink;
+	struct nsv_result result = {.finish = finish, .code = code, .text = text};
+
+	nsv_sink_begin(&sink, &se->ch, (uint32_t)(slot - se->slots), slot->id);
+	nsv_sink_finish(&sink, &result);
+	slot->phase = NSV_PHASE_ENDED;
+}
+
+static void free_request(struct nsv_session *se, struct nsv_session_slot *slot)
+{
+	nsv_user_release_request(se->user);
+	nsv_request_free(slot->req);
+	slot->req = NULL;
+}
+
+/* Refuses what was taken into a slot: its text is in the request. */
+static void refuse(struct nsv_session *se, struct nsv_session_slot *slot)
+{
+	struct nsv_request *req = slot->req;
+
+	nsv_debug("request %llu of session %llu is refused: %s", (unsigned long long)req->id,
+		(unsigned long long)se->id, req->err.text);
+	end_slot(se, slot, NSV_FINISH_ERROR, req->code, req->err.text);
+	reply_for(se, req, NSV_CQE_ERROR);
+	free_request(se, slot);
+}
+
+/* ---- On its way */
+
+static bool fits(const struct nsv_session *se, struct nsv_request *req)
+{
+	const struct nsv_engine_info *info = nsv_engine_get_info(se->server->engine);
+	uint64_t n = req->ids.n, pool = (uint64_t)info->n_block * info->block_size;
+	uint64_t wanted = n + (req->params.max_tokens ? req->params.max_tokens - 1 : 0);
+
+	if (n == 0)
+		req->code = nsv_fail(&req->err, NSV_E_PARAM, "the prompt is empty: no token to go on from");
+	else if (n >= info->desc->n_ctx)
+		req->code = nsv_fail(&req->err, NSV_E_CONTEXT,
+			"the prompt has %llu tokens; the context is %u, answer included",
+			(unsigned long long)n, info->desc->n_ctx);
+	else if (nsv_min_u64(wanted, info->desc->n_ctx) > pool)
+		req->code = nsv_fail(&req->err, NSV_E_NOMEM,
+			"%llu tokens can never fit the KV pool: it has %u blocks of %u",
+			(unsigned long long)wanted, info->n_block, info->block_size);
+	else if (se->ch.geom.text_len < info->text_need)
+		req->code = nsv_fail(&req->err, NSV_E_LIMIT,
+			"the session's text log has %u bytes; this model's tokens need %u",
+			se->ch.geom.text_len, info->text_need);
+	else if ((req->params.flags & NSV_PARAM_LOGPROBS) &&
+		 se->ch.geom.n_lp < 1 + req->params.n_logprob)
+		req->code = nsv_fail(&req->err, NSV_E_LIMIT,
+			"the session's log-probability log has %u entries; a step needs %u",
+			se->ch.geom.n_lp, 1 + req->params.n_logprob);
+	else if (se->server->n_request >= se->server->config->max_requests)
+		req->code = nsv_fail(&req->err, NSV_E_LIMIT, "the daemon has %u requests: max_requests",
+			se->server->n_request);
+	return req->code == NSV_E_OK;
+}
+
+static void submit(struct nsv_session *se, struct nsv_session_slot *slot)
+{
+	struct nsv_request *req = slot->req;
+
+	if (!fits(se, req)) {
+		refuse(se, slot);
+		return;
+	}
+	req->gen.seed = req->params.seed;
+	if (!(req->params.flags & NSV_PARAM_SEED) &&
+		getrandom(&req->gen.seed, sizeof(req->gen.seed), 0) < 0)
+		req->gen.seed = nsv_now_ns();
+	slot->phase = NSV_PHASE_COMMITTING;
+	se->server->n_request++;
+	nsv_engine_post(se->server->engine, &req->submit.msg);
+}
+
+static void start_output(struct nsv_session *se, struct nsv_session_slot *slot)
+{
+	struct nsv_request *req = slot->req;
+
+	slot->phase = NSV_PHASE_OUTPUT;
+	nsv_sink_begin(&req->sink, &se->ch, req->slot, req->id);
+	nsv_sink_state(&req->sink, NSV_SLOT_RUNNING);
+	reply_for(se, req, NSV_CQE_DONE);
+	nsv_session_output(se, slot);
+}
+
+/* The request is parsed: to the engine, or its answer out. */
+static void go_on(struct nsv_session *se, struct nsv_session_slot *slot)
+{
+	if (slot->req->code != NSV_E_OK)
+		refuse(se, slot);
+	else if (slot->cancel_sent) {
+		end_slot(se, slot, NSV_FINISH_CANCEL, NSV_E_OK, NULL);
+		nsv_channel_ring(&se->ch, &se->ch.io.rung);
+		free_request(se, slot);
+	} else if (slot->req->op == NSV_OP_SUBMIT)
+		submit(se, slot);
+	else
+		start_output(se, slot);
+}
+
+static void end_output(struct nsv_session *se, struct nsv_session_slot *slot, enum nsv_finish finish)
+{
+	struct nsv_request *req = slot->req;
+	struct nsv_result result = {.finish = finish, .n_output = (uint32_t)req->ids_done};
+
+	nsv_sink_finish(&req->sink, &result);
+	slot->phase = NSV_PHASE_ENDED;
+	free_request(se, slot);
+	nsv_channel_ring(&se->ch, &se->ch.io.rung);
+}
+
+static void pour(struct nsv_request *req)
+{
+	size_t n_text = nsv_min(req->text_len - req->text_done, nsv_sink_text_room(&req->sink));
+	size_t n_ids = nsv_min(req->ids.n - req->ids_done, nsv_sink_token_room(&req->sink));
+
+	if (n_text)
+		nsv_sink_text(&req->sink, req->text + req->text_done, n_text);
+	if (n_ids)
+		nsv_sink_tokens(&req->sink, req->ids.v + req->ids_done, n_ids);
+	req->text_done += n_text;
+	req->ids_done += n_ids;
+	nsv_sink_publish(&req->sink);
+}
+
+static bool is_poured(const struct nsv_request *req)
+{
+	return req->text_done == req->text_len && req->ids_done == req->ids.n;
+}
+
+bool nsv_session_output(struct nsv_session *se, struct nsv_session_slot *slot)
+{
+	struct nsv_request *req = slot->req;
+
+	nsv_sink_stalled(&req->sink, false);
+	pour(req);
+	if (!is_poured(req)) { /* raise the flag, then look once more */
+		nsv_sink_stalled(&req->sink, true);
+		pour(req);
+	}
+	if (is_poured(req)) {
+		end_output(se, slot, NSV_FINISH_STOP);
+		return true;
+	}
+	nsv_channel_ring(&se->ch, &se->ch.io.rung);
+	return false;
+}
+
+/* ---- Entries that take a slot */
+
+static enum nsv_code check_entry(const struct nsv_session *se, const struct nsv_sqe *sqe)
+{
+	for (size_t i = 0; i < NSV_ARRAY_LEN(sqe->reserved1); i++)
+		if (sqe->reserved1[i])
+			return NSV_E_ENTRY;
+	if (sqe->reserved0 || (sqe->flags & ~NSV_SQE_FLAGS) ||
+		(sqe->flags & NSV_SQE_KIND) == NSV_SQE_KIND || sqe->op > NSV_OP_STATUS)
+		return NSV_E_ENTRY;
+	if (sqe->op == NSV_OP_NOP || sqe->op == NSV_OP_CANCEL)
+		return NSV_E_OK;
+	if (sqe->slot >= se->ch.geom.n_slot)
+		return NSV_E_ENTRY;
+	return sqe->request_id > se->last_id ? NSV_E_OK : NSV_E_ID;
+}
+
+/* Copies prompt and parameters: what the client does to its arena from now on does not matter. */
+static enum nsv_code copy_input(
+	struct nsv_session *se, struct nsv_request *req, const struct nsv_sqe *sqe)
+{
+	const struct nsv_limits *limits = &se->server->config->limits;
+
+	if (sqe->prompt_len > limits->prompt_bytes)
+		return nsv_fail(&req->err, NSV_E_LIMIT, "the prompt has %u bytes: limits.prompt_bytes is %u",
+			sqe->prompt_len, limits->prompt_bytes);
+	if (sqe->params_len > NSV_SEQS_PARAMS_LEN)
+		return nsv_fail(&req->err, NSV_E_LIMIT, "the parameters have %u bytes, %u are allowed",
+			sqe->params_len, NSV_SEQS_PARAMS_LEN);
+	req->input = malloc(sqe->prompt_len + 1u);
+	req->params_data = malloc(sqe->params_len + 1u);
+	if (!req->input || !req->params_data)
+		return nsv_fail(&req->err, NSV_E_NOMEM, "no memory for the prompt");
+	req->input_len = sqe->prompt_len;
+	req->params_len = sqe->params_len;
+	if (nsv_channel_copy(&se->ch, sqe->prompt_off, sqe->prompt_len, req->input) < 0 ||
+		nsv_channel_copy(&se->ch, sqe->params_off, sqe->params_len, req->params_data) < 0)
+		return nsv_fail(&req->err, NSV_E_PARAM, "prompt or parameters lie outside the arena");
+	return NSV_E_OK;
+}
+
+static struct nsv_request *new_request(
+	struct nsv_session *se, const struct nsv_sqe *sqe, uint32_t index)
+{
+	struct nsv_request *req = calloc(1, sizeof(*req));
+
+	if (!req)
+		return NULL;
+	nsv_request_init_msgs(req);
+	req->session = se;
+	req->ch = &se->ch;
+	req->id = sqe->request_id;
+	req->slot = sqe->slot;
+	req->uid = se->uid;
+	req->sq_index = index;
+	req->op = sqe->op;
+	req->flags = sqe->flags;
+	req->start_ns = nsv_now_ns();
+	return req;
+}
+
+static void prepare_status(struct nsv_session *se, struct nsv_request *req)
+{
+	if (nsv_status_text(se, &req->text, &req->text_len) < 0)
+		req->code = nsv_fail(&req->err, NSV_E_NOMEM, "no memory for the status");
+}
+
+static void begin(struct nsv_session *se, struct nsv_session_slot *slot, const struct nsv_sqe *sqe)
+{
+	struct nsv_request *req = slot->req;
+
+	req->code = copy_input(se, req, sqe);
+	if (req->code == NSV_E_OK && sqe->op == NSV_OP_FORK)
+		req->code = nsv_fail(&req->err, NSV_E_UNSUPPORTED, "fork is not supported");
+	if (req->code == NSV_E_OK && sqe->op == NSV_OP_STATUS) {
+		prepare_status(se, req);
+	} else if (req->code == NSV_E_OK && req->input_len > INLINE_LEN) {
+		slot->phase = NSV_PHASE_PREPARING;
+		se->n_preparing++;
+		nsv_mailbox_put(&se->server->worker.inbox, &req->prepare.msg);
+		return;
+	} else if (req->code == NSV_E_OK) {
+		nsv_request_prepare(req, se->server->tok);
+	}
+	go_on(se, slot);
+}
+
+/* Free, or ended: then using it again acknowledges the end. */
+static bool take_slot(struct nsv_session *se, struct nsv_session_slot *slot)
+{
+	if (slot->phase == NSV_PHASE_ENDED)
+		nsv_session_release_slot(se, slot);
+	return slot->phase == NSV_PHASE_FREE;
+}
+
+static void take_request(struct nsv_session *se, const struct nsv_sqe *sqe, uint32_t index)
+{
+	struct nsv_session_slot *slot = &se->slots[sqe->slot];
+	struct nsv_err err;
+
+	if (!take_slot(se, slot)) {
+		reply(se, sqe, NSV_CQE_ERROR, NSV_E_BUSY);
+		return;
+	}
+	se->last_id = sqe->request_id;
+	*slot = (struct nsv_session_slot){.id = sqe->request_id};
+	enum nsv_code code = (enum nsv_code)nsv_user_charge_request(&se->server->users, se->user, &err);
+	if (code == NSV_E_OK) {
+		slot->req = new_request(se, sqe, index);
+		if (slot->req) {
+			begin(se, slot, sqe);
+			return;
+		}
+		nsv_user_release_request(se->user);
+		code = nsv_fail(&err, NSV_E_NOMEM, "no memory for a request");
+	}
+	end_slot(se, slot, NSV_FINISH_ERROR, code, err.text);
+	reply(se, sqe, NSV_CQE_ERROR, code);
+}
+
+/* ---- Cancel */
+
+static struct nsv_session_slot *find_request(struct nsv_session *se, uint64_t id)
+{
+	for (uint32_t i = 0; i < se->ch.geom.n_slot; i++)
+		if (se->slots[i].id == id && se->slots[i].phase != NSV_PHASE_FREE)
+			return &se->slots[i];
+	return NULL;
+}
+
+static void take_cancel(struct nsv_session *se, const struct nsv_sqe *sqe)
+{
+	struct nsv_session_slot *slot = find_request(se, sqe->target_id);
+
+	if (sqe->target_id == 0 || sqe->target_id > se->last_id) {
+		reply(se, sqe, NSV_CQE_ERROR, NSV_E_ID);
+		return;
+	}
+	if (slot && !slot->cancel_sent) {
+		if (slot->phase == NSV_PHASE_OUTPUT)
+			end_output(se, slot, NSV_FINISH_CANCEL);
+		else if (slot->phase == NSV_PHASE_COMMITTING || slot->phase == NSV_PHASE_LIVE)
+			nsv_engine_post(se->server->engine, &slot->req->cancel.msg);
+		slot->cancel_sent = true;
+	}
+	struct nsv_sqe answer = *sqe;
+	answer.request_id = sqe->target_id;
+	reply(se, &answer, NSV_CQE_CANCELLED, NSV_E_OK);
+}
+
+void nsv_session_entry(struct nsv_session *se, const struct nsv_sqe *sqe, uint32_t index)
+{
+	enum nsv_code code = check_entry(se, sqe);
+
+	if (code != NSV_E_OK)
+		reply(se, sqe, NSV_CQE_ERROR, code);
+	else if (sqe->op == NSV_OP_NOP)
+		reply(se, sqe, NSV_CQE_PONG, NSV_E_OK);
+	else if (sqe->op == NSV_OP_CANCEL)
+		take_cancel(se, sqe);
+	else
+		take_request(se, sqe, index);
+}
+
+/* ---- What the engine and the worker say */
+
+static struct nsv_session_slot *slot_of(const struct nsv_request *req)
+{
+	return &req->session->slots[req->slot];
+}
+
+void nsv_session_prepared(struct nsv_request *req)
+{
+	struct nsv_session *se = req->session;
+
+	se->n_preparing--;
+	if (se->state == NSV_SESSION_OPEN) {
+		go_on(se, slot_of(req));
+		nsv_session_taken(se);
+	} else {
+		struct nsv_session_close *close = &se->close;
+		if (se->engine_gone) /* nobody else will free the session */
+			nsv_session_closed(close);
+	}
+}
+
+void nsv_session_accepted(struct nsv_request *req)
+{
+	struct nsv_session *se = req->session;
+
+	if (se->state != NSV_SESSION_OPEN)
+		return;
+	slot_of(req)->phase = NSV_PHASE_LIVE;
+	nsv_session_taken(se);
+}
+
+void nsv_session_ended(struct nsv_request *req)
+{
+	if (req->session->state == NSV_SESSION_OPEN)
+		slot_of(req)->phase = NSV_PHASE_ENDED;
+}
+
+void nsv_session_released(struct nsv_request *req)
+{
+	nsv_request_free(req);
+}
+
+/* In an open session the engine lets go of the request first; in a closing one it has. */
+void nsv_session_release_slot(struct nsv_session *se, struct nsv_session_slot *slot)
+{
+	struct nsv_request *req = slot->req;
+	bool in_engine = slot->phase == NSV_PHASE_COMMITTING || slot->phase == NSV_PHASE_LIVE ||
+			 slot->phase == NSV_PHASE_ENDED;
+
+	if (req && in_engine)
+		se->server->n_request--;
+	if (req && in_engine && se->state == NSV_SESSION_OPEN) {
+		nsv_user_release_request(se->user);
+		nsv_engine_post(se->server->engine, &req->release.msg);
+		slot->req = NULL;
+	} else if (req) {
+		free_request(se, slot);
+	}
+	*slot = (struct nsv_session_slot){.phase = NSV_PHASE_FREE};
+}

@@ -1,0 +1,100 @@
+/* nanoserved: loads a model and serves it. */
+#include <signal.h>
+#include <string.h>
+
+#include "daemon/clock.h"
+#include "daemon/config.h"
+#include "daemon/log.h"
+#include "daemon/notify.h"
+#include "daemon/server.h"
+
+static void describe(const struct nsv_engine *engine, uint64_t start_ns)
+{
+	const struct nsv_engine_info *i = nsv_engine_get_info(engine);
+	char status[512];
+
+	snprintf(status, sizeof(status),
+		"%s on %s%s%s, %u threads; KV pool of %u blocks (%u tokens, %zu MiB), weights %zu MiB; "
+		"ready after %.2f s",
+		i->desc->name, i->backend->name, *i->backend->isa() ? "/" : "", i->backend->isa(),
+		i->threads, i->n_block, i->n_block * i->block_size, i->kv_len >> 20,
+		i->weights_len >> 20, (double)(nsv_now_ns() - start_ns) / 1e9);
+	nsv_info("%s", status);
+	nsv_notify_ready(status);
+}
+
+/* Everything that the service stands on, in the order of its making. */
+struct service {
+	struct nsv_gguf *gguf;
+	struct nsv_tok *tok;
+	struct nsv_server server;
+	struct nsv_engine *engine;
+};
+
+static int load(struct service *sv, const struct nsv_config *c, struct nsv_err *err)
+{
+	struct nsv_engine_config ec = {.backend = c->backend,
+		.threads = c->threads,
+		.kv_blocks = c->kv_blocks,
+		.batch_tokens = c->batch_tokens,
+		.max_requests = c->max_requests};
+	int ret = nsv_gguf_open(c->model, &sv->gguf, err);
+
+	if (ret == 0)
+		ret = nsv_tok_new(sv->gguf, &sv->tok, err);
+	if (ret == 0)
+		ret = nsv_engine_new(&sv->engine, &ec, sv->gguf, sv->tok, &sv->server.inbox, err);
+	return ret;
+}
+
+static int serve(struct service *sv, const struct nsv_config *c, struct nsv_err *err)
+{
+	uint64_t start_ns = nsv_now_ns();
+	int ret = nsv_server_init(&sv->server, c, err);
+
+	if (ret == 0)
+		ret = load(sv, c, err);
+	if (ret == 0)
+		ret = nsv_server_attach(&sv->server, sv->engine, sv->tok);
+	if (ret == 0)
+		ret = nsv_engine_start(sv->engine);
+	if (ret < 0)
+		return ret;
+	describe(sv->engine, start_ns);
+	ret = nsv_server_run(&sv->server);
+	nsv_notify_stopping();
+	return ret;
+}
+
+static void unload(struct service *sv)
+{
+	nsv_engine_stop(sv->engine);
+	nsv_server_deinit(&sv->server);
+	nsv_engine_free(sv->engine);
+	nsv_tok_free(sv->tok);
+	nsv_gguf_close(sv->gguf);
+}
+
+int main(int argc, char **argv)
+{
+	struct nsv_config config;
+	struct nsv_err err = {""};
+	struct service sv = {0};
+	int ret = nsv_config_init(&config, argc, argv, &err);
+
+	if (ret == NSV_CONFIG_EXIT)
+		return EXIT_SUCCESS;
+	if (ret < 0) {
+		fprintf(stderr, "nanoserved: %s\n", err.text);
+		return 2;
+	}
+	nsv_log_setup(config.verbose ? NSV_LOG_DEBUG : NSV_LOG_INFO, nsv_notify_managed());
+	ret = nsv_server_block_signals();
+	if (ret == 0)
+		ret = serve(&sv, &config, &err);
+	if (ret < 0)
+		nsv_error("%s", err.text[0] ? err.text : strerror(-ret));
+	unload(&sv);
+	nsv_config_deinit(&config);
+	return ret < 0 ? EXIT_FAILURE : ret;
+}

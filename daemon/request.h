@@ -1,0 +1,82 @@
+/* One entry of a client that takes time: a generation, or a job whose answer is an output (tokenize,
+ * detokenize, status).
+ *
+ *     io thread: new -> [worker: prepare, if long] -> checked -> engine: commit, run, end
+ *                                                        |                     |
+ *     io thread: <------------- a job's output flows     <----- accepted, ended
+ *
+ * The io thread makes and frees it. Between submit and `ended` the engine part is the engine's; the
+ * embedded messages let either side speak without allocating. */
+#ifndef NSV_DAEMON_REQUEST_H
+#define NSV_DAEMON_REQUEST_H
+
+#include "daemon/channel.h"
+#include "daemon/mailbox.h"
+#include "daemon/params.h"
+
+struct nsv_session;
+
+enum nsv_msg_kind {
+	NSV_MSG_SUBMIT,    /* io to engine */
+	NSV_MSG_CANCEL,    /* io to engine */
+	NSV_MSG_RELEASE,   /* io to engine: the end was acknowledged */
+	NSV_MSG_NUDGE,     /* to engine: somebody raised a flag */
+	NSV_MSG_CLOSE,     /* io to engine: a session has gone */
+	NSV_MSG_STOP,      /* io to engine: commit and return */
+	NSV_MSG_PREPARE,   /* io to worker */
+	NSV_MSG_PREPARED,  /* worker to io */
+	NSV_MSG_ACCEPTED,  /* engine to io: it is in `seqs` */
+	NSV_MSG_ENDED,     /* engine to io: the slot shows the end */
+	NSV_MSG_RELEASED,  /* engine to io: nothing refers to it any more */
+	NSV_MSG_CLOSED,    /* engine to io: nothing refers to the session any more */
+	NSV_MSG_FAILED,    /* engine to io: the engine cannot go on */
+};
+
+struct nsv_request_msg {
+	struct nsv_msg msg;
+	struct nsv_request *req;
+};
+
+struct nsv_request {
+	struct nsv_request_msg submit, cancel, release, prepare, answer, end;
+	struct nsv_session *session;
+	struct nsv_channel *ch;
+	uint64_t id;
+	uint32_t slot, uid;
+	uint32_t sq_index; /* of its entry */
+	uint8_t op, flags;
+
+	/* What the client sent, copied; then what it means. */
+	char *input;
+	size_t input_len;
+	unsigned char *params_data; /* as they go to `seqs` */
+	uint32_t params_len;
+	struct nsv_params params;
+	struct nsv_stop stop;
+	struct nsv_ids ids;  /* the prompt; or the output of tokenize */
+	char *text;          /* the output of detokenize and status */
+	size_t text_len, text_done, ids_done;
+	enum nsv_code code;
+	struct nsv_err err;
+	uint64_t start_ns;
+
+	struct nsv_sink sink;
+
+	/* The engine's. */
+	struct {
+		uint32_t seq;        /* index in `seqs` */
+		uint64_t seed;
+		uint32_t n_prompt, n_output, max_token; /* max_token: prompt and output */
+		uint64_t last_event;
+		bool event_sent, stalled, done;
+		struct nsv_detok detok;
+		uint64_t run_ns, first_ns;
+	} gen;
+};
+
+void nsv_request_init_msgs(struct nsv_request *req);
+void nsv_request_free(struct nsv_request *req); /* NULL is fine */
+/* Parses and tokenizes what was copied: pure but for the request; any thread. Leaves req->code. */
+void nsv_request_prepare(struct nsv_request *req, const struct nsv_tok *tok);
+
+#endif

@@ -1,0 +1,342 @@
+#include "daemon/server.h"
+
+#include <signal.h>
+#include <string.h>
+#include <sys/signalfd.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+
+#include "daemon/clock.h"
+#include "daemon/log.h"
+#include "daemon/notify.h"
+#include "daemon/session.h"
+#include "daemon/sigbus.h"
+
+#define BACKLOG 1024
+#define ACCEPT_RETRY_NS 100000000u
+#define HELLO_CHECK_NS 1000000000u
+
+/* ---- The listening socket */
+
+static int make_address(const char *path, struct sockaddr_un *ret, struct nsv_err *err)
+{
+	*ret = (struct sockaddr_un){.sun_family = AF_UNIX};
+	if (strlen(path) >= sizeof(ret->sun_path))
+		return nsv_fail(err, -ENAMETOOLONG, "socket path %s: %zu bytes are allowed", path,
+			sizeof(ret->sun_path) - 1);
+	strcpy(ret->sun_path, path);
+	return 0;
+}
+
+/* A socket file that nobody listens on is left over from a crash: away with it. */
+static int remove_stale(const struct sockaddr_un *addr, struct nsv_err *err)
+{
+	struct stat st;
+
+	if (lstat(addr->sun_path, &st) < 0)
+		return errno == ENOENT ? 0 : -errno;
+	if (!S_ISSOCK(st.st_mode))
+		return nsv_fail(err, -EEXIST, "%s exists and is no socket", addr->sun_path);
+	nsv_autoclose int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	if (fd < 0)
+		return -errno;
+	if (connect(fd, (const struct sockaddr *)addr, sizeof(*addr)) == 0 || errno == EAGAIN)
+		return nsv_fail(err, -EADDRINUSE, "another daemon serves %s", addr->sun_path);
+	return unlink(addr->sun_path) < 0 ? -errno : 0;
+}
+
+static int listen_at(struct nsv_server *s, const char *path, struct nsv_err *err)
+{
+	struct sockaddr_un addr;
+	int ret = make_address(path, &addr, err);
+
+	if (ret == 0)
+		ret = remove_stale(&addr, err);
+	if (ret < 0)
+		return ret;
+	s->listen_fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	if (s->listen_fd < 0)
+		return -errno;
+	mode_t old = umask(0117); /* owner and group: others' access is the administrator's to give */
+	ret = bind(s->listen_fd, (struct sockaddr *)&addr, sizeof(addr));
+	int saved = errno;
+	umask(old);
+	if (ret < 0)
+		return nsv_fail(err, -saved, "socket %s: %s", path, strerror(saved));
+	s->own_socket = true;
+	return listen(s->listen_fd, BACKLOG) < 0 ? -errno : 0;
+}
+
+/* ---- Signals */
+
+static sigset_t handled_signals(void)
+{
+	sigset_t set;
+
+	sigemptyset(&set);
+	sigaddset(&set, SIGTERM);
+	sigaddset(&set, SIGINT);
+	sigaddset(&set, SIGUSR1);
+	return set;
+}
+
+int nsv_server_block_signals(void)
+{
+	sigset_t set = handled_signals();
+
+	signal(SIGPIPE, SIG_IGN);
+	return sigprocmask(SIG_BLOCK, &set, NULL) < 0 ? -errno : 0;
+}
+
+static void on_signal(struct nsv_source *src, enum nsv_event event, int res, const void *data)
+{
+	struct nsv_server *s = (struct nsv_server *)((char *)src - offsetof(struct nsv_server, signal_src));
+	struct signalfd_siginfo info;
+	(void)event, (void)res, (void)data;
+
+	while (read(s->signal_fd, &info, sizeof(info)) == sizeof(info)) {
+		if (info.ssi_signo == SIGUSR1) {
+			nsv_engine_audit(s->engine);
+		} else {
+			nsv_info("%s: stopping", info.ssi_signo == SIGTERM ? "SIGTERM" : "SIGINT");
+			s->stopping = true;
+		}
+	}
+}
+
+/* ---- Connections */
+
+static void on_accept(struct nsv_source *src, enum nsv_event event, int res, const void *data)
+{
+	struct nsv_server *s = (struct nsv_server *)((char *)src - offsetof(struct nsv_server, listen_src));
+	(void)data;
+
+	if (event == NSV_EV_ENDED) { /* no descriptors or memory: try again soon, not at once */
+		nsv_warning("accept: %s", strerror(-res));
+		nsv_source_timer(s->loop, &s->accept_timer, ACCEPT_RETRY_NS);
+		return;
+	}
+	if (event != NSV_EV_FD)
+		return;
+	nsv_session_new(s, res);
+	if (!s->hello_timer_armed) {
+		s->hello_timer_armed = true;
+		nsv_source_timer(s->loop, &s->hello_timer, HELLO_CHECK_NS);
+	}
+}
+
+static void on_accept_timer(struct nsv_source *src, enum nsv_event event, int res, const void *data)
+{
+	struct nsv_server *s = (struct nsv_server *)((char *)src - offsetof(struct nsv_server, accept_timer));
+	(void)res, (void)data;
+
+	if (event == NSV_EV_TIME)
+		nsv_source_accept(s->loop, &s->listen_src, s->listen_fd);
+}
+
+/* Closes connections that never said hello; sleeps for good once none is left. */
+static void on_hello_timer(struct nsv_source *src, enum nsv_event event, int res, const void *data)
+{
+	struct nsv_server *s = (struct nsv_server *)((char *)src - offsetof(struct nsv_server, hello_timer));
+	uint64_t now = nsv_now_ns();
+	(void)res, (void)data;
+
+	if (event != NSV_EV_TIME)
+		return;
+	for (struct nsv_session *se = s->sessions, *next; se; se = next) {
+		next = se->next;
+		if (se->state == NSV_SESSION_HELLO && now >= se->deadline_ns)
+			nsv_session_drop(se, "no hello came");
+	}
+	s->hello_timer_armed = s->n_hello > 0;
+	if (s->hello_timer_armed)
+		nsv_source_timer(s->loop, &s->hello_timer, HELLO_CHECK_NS);
+}
+
+/* ---- Messages from the engine and the worker */
+
+static void handle(struct nsv_server *s, struct nsv_msg *msg)
+{
+	struct nsv_request *req = ((struct nsv_request_msg *)msg)->req; /* where it is one */
+
+	switch (msg->kind) {
+	case NSV_MSG_PREPARED:
+		nsv_session_prepared(req);
+		break;
+	case NSV_MSG_ACCEPTED:
+		nsv_session_accepted(req);
+		break;
+	case NSV_MSG_ENDED:
+		nsv_session_ended(req);
+		break;
+	case NSV_MSG_RELEASED:
+		nsv_session_released(req);
+		break;
+	case NSV_MSG_CLOSED:
+		nsv_session_closed((struct nsv_session_close *)msg);
+		break;
+	case NSV_MSG_FAILED:
+		s->stopping = true;
+		s->exit_code = EXIT_FAILURE;
+		break;
+	}
+}
+
+static void handle_all(struct nsv_server *s)
+{
+	struct nsv_msg *msg = nsv_mailbox_take(&s->inbox);
+
+	while (msg) {
+		struct nsv_msg *next = msg->next;
+		handle(s, msg);
+		msg = next;
+	}
+}
+
+static void on_inbox(struct nsv_source *src, enum nsv_event event, int res, const void *data)
+{
+	struct nsv_server *s = (struct nsv_server *)((char *)src - offsetof(struct nsv_server, inbox_src));
+	uint64_t n;
+	(void)event, (void)res, (void)data;
+
+	/* The count does not matter; the list does, and it is looked at after the count is taken. */
+	if (read(s->inbox.event_fd, &n, sizeof(n)) == sizeof(n) || nsv_mailbox_any(&s->inbox))
+		handle_all(s);
+}
+
+/* ---- Life */
+
+int nsv_server_init(struct nsv_server *s, const struct nsv_config *config, struct nsv_err *err)
+{
+	sigset_t set = handled_signals();
+	int ret;
+
+	*s = (struct nsv_server){.config = config,
+		.listen_fd = -1,
+		.signal_fd = -1,
+		.users = {.limits = &config->limits},
+		.listen_src = {.fn = on_accept},
+		.signal_src = {.fn = on_signal},
+		.inbox_src = {.fn = on_inbox},
+		.accept_timer = {.fn = on_accept_timer},
+		.hello_timer = {.fn = on_hello_timer},
+		.start_ns = nsv_now_ns()};
+	ret = config->socket ? listen_at(s, config->socket, err)
+			     : nsv_notify_listen_fd(&s->listen_fd, err);
+	if (ret == -ENOENT)
+		return nsv_fail(err, ret, "no socket: name one with --socket PATH");
+	if (ret == 0)
+		ret = nsv_mailbox_init(&s->inbox, true);
+	if (ret == 0) {
+		s->signal_fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
+		ret = s->signal_fd < 0 ? -errno : 0;
+	}
+	if (ret == 0)
+		ret = nsv_sigbus_setup();
+	if (ret == 0)
+		ret = nsv_loop_new(&s->loop, err);
+	return ret;
+}
+
+int nsv_server_attach(struct nsv_server *s, struct nsv_engine *engine, const struct nsv_tok *tok)
+{
+	s->engine = engine;
+	s->tok = tok;
+	int ret = nsv_worker_start(&s->worker, tok, &s->inbox);
+	if (ret < 0)
+		return ret;
+	nsv_source_accept(s->loop, &s->listen_src, s->listen_fd);
+	nsv_source_poll(s->loop, &s->signal_src, s->signal_fd);
+	nsv_source_poll(s->loop, &s->inbox_src, s->inbox.event_fd);
+	return 0;
+}
+
+static void visit_ready(struct nsv_server *s)
+{
+	struct nsv_session *se = s->ready;
+
+	s->ready = NULL;
+	while (se) {
+		struct nsv_session *next = se->next_ready;
+		se->is_ready = false;
+		if (nsv_session_visit(se))
+			nsv_session_make_ready(se);
+		se = next;
+	}
+}
+
+static bool has_entries(const struct nsv_session *se)
+{
+	uint32_t n;
+
+	return nsv_sq_ready(&se->ch.io.sq, &n) != 0 || n > 0;
+}
+
+/* Hot sessions with something new become ready. */
+static void look_at_hot(struct nsv_server *s)
+{
+	for (struct nsv_session *se = s->hot; se; se = se->next_hot)
+		if (has_entries(se))
+			nsv_session_make_ready(se);
+}
+
+/* Every hot session is told that the daemon sleeps, and looked at once more. */
+static void cool_down(struct nsv_server *s)
+{
+	while (s->hot) {
+		struct nsv_session *se = s->hot;
+		s->hot = se->next_hot;
+		se->is_hot = false;
+		nsv_channel_set_waiting(&se->ch, true);
+		if (has_entries(se))
+			nsv_session_make_ready(se);
+	}
+}
+
+/* Looks at hot sessions and at the inbox, in memory alone, until something comes or it has been
+ * quiet for long enough. */
+static void spin(struct nsv_server *s)
+{
+	while (!s->ready && !nsv_mailbox_any(&s->inbox) && nsv_now_ns() < s->hot_until_ns) {
+		look_at_hot(s);
+		nsv_pause();
+	}
+}
+
+int nsv_server_run(struct nsv_server *s)
+{
+	while (!s->stopping) {
+		if (s->hot && !s->ready)
+			spin(s);
+		bool quiet = !s->ready && nsv_now_ns() >= s->hot_until_ns;
+		if (quiet)
+			cool_down(s);
+		int ret = nsv_loop_turn(s->loop, quiet && !s->ready);
+		if (ret < 0) {
+			nsv_error("io_uring: %s", strerror(-ret));
+			return EXIT_FAILURE;
+		}
+		look_at_hot(s);
+		visit_ready(s);
+	}
+	return s->exit_code;
+}
+
+void nsv_server_deinit(struct nsv_server *s)
+{
+	nsv_worker_stop(&s->worker);
+	nsv_loop_free(s->loop); /* nothing is armed any more: sessions can go */
+	while (s->sessions) {
+		struct nsv_session *se = s->sessions;
+		se->state = NSV_SESSION_CLOSING;
+		nsv_session_free(se);
+	}
+	nsv_mailbox_deinit(&s->inbox);
+	if (s->own_socket)
+		unlink(s->config->socket);
+	if (s->listen_fd >= 0)
+		close(s->listen_fd);
+	if (s->signal_fd >= 0)
+		close(s->signal_fd);
+}

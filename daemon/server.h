@@ -1,0 +1,53 @@
+/* The io thread: the listening socket, sessions, signals and timers, and what the engine and the
+ * worker answer. Everything here belongs to that thread. */
+#ifndef NSV_DAEMON_SERVER_H
+#define NSV_DAEMON_SERVER_H
+
+#include "daemon/config.h"
+#include "daemon/engine.h"
+#include "daemon/loop.h"
+#include "daemon/seqs.h"
+#include "daemon/user.h"
+#include "daemon/worker.h"
+
+struct nsv_session;
+
+struct nsv_server {
+	/* Borrowed. */
+	const struct nsv_config *config;
+	const struct nsv_tok *tok;
+	struct nsv_engine *engine;
+
+	struct nsv_loop *loop;
+	struct nsv_mailbox inbox; /* from the engine and the worker */
+	struct nsv_worker worker;
+	struct nsv_users users;
+	struct nsv_source listen_src, signal_src, inbox_src, accept_timer, hello_timer;
+	int listen_fd, signal_fd;
+	bool own_socket; /* its path is ours to unlink */
+	bool hello_timer_armed;
+
+	struct nsv_session *sessions; /* all, newest first */
+	struct nsv_session *ready;    /* to be visited in this turn */
+	struct nsv_session *hot;      /* looked at without a doorbell */
+	uint32_t n_session, n_hello;
+	uint32_t n_request;           /* in the engine */
+	uint64_t last_session_id, start_ns, hot_until_ns;
+	uint64_t n_refused, n_dropped;
+	bool stopping;
+	int exit_code;
+};
+
+/* Opens the socket (config's path, else the service manager's) and everything that waits; the
+ * engine is attached afterwards, since it answers to the inbox. */
+int nsv_server_init(struct nsv_server *s, const struct nsv_config *config, struct nsv_err *err);
+int nsv_server_attach(struct nsv_server *s, struct nsv_engine *engine, const struct nsv_tok *tok);
+/* Serves until a signal asks it to stop; the process's exit code. */
+int nsv_server_run(struct nsv_server *s);
+/* The engine and the worker have been stopped. */
+void nsv_server_deinit(struct nsv_server *s);
+
+/* SIGTERM, SIGINT and SIGUSR1 are blocked for the whole process, threads to come included. */
+int nsv_server_block_signals(void);
+
+#endif

@@ -1,0 +1,341 @@
+#include "daemon/session.h"
+
+#include <string.h>
+#include <sys/socket.h>
+
+#include "daemon/clock.h"
+#include "daemon/log.h"
+#include "shm/wire.h"
+
+#define ENTRIES_A_VISIT 64
+
+/* ---- Life */
+
+static void on_event(struct nsv_source *src, enum nsv_event event, int res, const void *data);
+
+static int read_credentials(struct nsv_session *se)
+{
+	struct ucred cred;
+	socklen_t len = sizeof(cred);
+
+	if (getsockopt(se->fd, SOL_SOCKET, SO_PEERCRED, &cred, &len) < 0)
+		return -errno;
+	se->uid = cred.uid;
+	se->pid = cred.pid;
+	return nsv_user_get(&se->server->users, se->uid, &se->user);
+}
+
+static void link_session(struct nsv_session *se)
+{
+	struct nsv_server *s = se->server;
+
+	se->next = s->sessions;
+	se->prev = &s->sessions;
+	if (se->next)
+		se->next->prev = &se->next;
+	s->sessions = se;
+	s->n_session++;
+	s->n_hello++;
+}
+
+void nsv_session_new(struct nsv_server *server, int fd)
+{
+	struct nsv_session *se = calloc(1, sizeof(*se));
+
+	if (!se) {
+		close(fd);
+		return;
+	}
+	*se = (struct nsv_session){.server = server,
+		.src = {.fn = on_event},
+		.fd = fd,
+		.deadline_ns = nsv_now_ns() + (uint64_t)server->config->limits.hello_ms * 1000000u,
+		.ch = {.up_region = NSV_REGION_NONE, .down_region = NSV_REGION_NONE, .sigbus_index = -1}};
+	link_session(se);
+	nsv_source_recv(server->loop, &se->src, fd);
+	if (read_credentials(se) < 0)
+		nsv_session_drop(se, "its credentials cannot be read");
+}
+
+static void free_requests(struct nsv_session *se)
+{
+	for (uint32_t i = 0; se->slots && i < se->ch.geom.n_slot; i++)
+		nsv_session_release_slot(se, &se->slots[i]);
+	free(se->slots);
+	se->slots = NULL;
+}
+
+void nsv_session_free(struct nsv_session *se)
+{
+	struct nsv_server *s = se->server;
+
+	*se->prev = se->next;
+	if (se->next)
+		se->next->prev = se->prev;
+	s->n_session--;
+	free_requests(se);
+	if (se->memory)
+		nsv_user_release_session(se->user, se->memory);
+	nsv_user_put(&s->users, se->user);
+	nsv_channel_deinit(&se->ch);
+	close(se->fd);
+	free(se);
+}
+
+static void unlist(struct nsv_session **list, struct nsv_session *se, bool hot)
+{
+	while (*list && *list != se)
+		list = hot ? &(*list)->next_hot : &(*list)->next_ready;
+	if (*list)
+		*list = hot ? se->next_hot : se->next_ready;
+}
+
+static void free_if_unused(struct nsv_session *se)
+{
+	if (se->state == NSV_SESSION_CLOSING && se->source_gone && se->engine_gone &&
+		se->n_preparing == 0)
+		nsv_session_free(se);
+}
+
+static void commit_record(struct nsv_session *se, uint32_t state)
+{
+	const struct nsv_seqs *seqs = nsv_engine_get_seqs(se->server->engine);
+	struct nsv_session_commit c = {.state = state,
+		.uid = se->uid,
+		.session_id = se->id,
+		.last_id = se->last_id,
+		.geom = se->ch.geom,
+		.sq_head = nsv_load_rlx_u32(se->ch.io.sq.shared_head),
+		.epoch = 1};
+
+	nsv_seqs_commit_session(seqs, se->rec, &c);
+}
+
+/* A free record of the session table; the search goes on where the last one ended. */
+static bool find_record(struct nsv_session *se)
+{
+	const struct nsv_seqs *seqs = nsv_engine_get_seqs(se->server->engine);
+	uint32_t n = seqs->geom.n_session;
+
+	for (uint32_t i = 0; i < n; i++) {
+		se->rec = (uint32_t)((se->server->last_session_id + i) % n);
+		if (nsv_seqs_get_session(seqs, se->rec).state == 0)
+			return true;
+	}
+	return false;
+}
+
+void nsv_session_drop(struct nsv_session *se, const char *why)
+{
+	struct nsv_server *s = se->server;
+
+	if (se->state == NSV_SESSION_CLOSING)
+		return;
+	if (why) {
+		nsv_info("session %llu of user %u, process %d, is dropped: %s",
+			(unsigned long long)se->id, se->uid, se->pid, why);
+		s->n_dropped++;
+	}
+	if (se->state == NSV_SESSION_HELLO) {
+		s->n_hello--;
+		se->engine_gone = true;
+	} else {
+		commit_record(se, 0);
+		se->close = (struct nsv_session_close){.msg = {.kind = NSV_MSG_CLOSE}, .ch = &se->ch};
+		nsv_engine_post(s->engine, &se->close.msg);
+	}
+	se->state = NSV_SESSION_CLOSING;
+	shutdown(se->fd, SHUT_RDWR);
+	if (se->is_ready)
+		unlist(&s->ready, se, false);
+	if (se->is_hot)
+		unlist(&s->hot, se, true);
+	se->is_ready = se->is_hot = false;
+	nsv_source_cancel(s->loop, &se->src);
+}
+
+void nsv_session_closed(struct nsv_session_close *close)
+{
+	struct nsv_session *se = (struct nsv_session *)((char *)close - offsetof(struct nsv_session, close));
+
+	se->engine_gone = true;
+	free_if_unused(se);
+}
+
+/* ---- Hello */
+
+static void refuse_hello(struct nsv_session *se, enum nsv_code code, const char *text)
+{
+	struct nsv_welcome w = nsv_refusal_make(code, text);
+
+	nsv_welcome_send(se->fd, &w, -1, -1);
+	se->server->n_refused++;
+	nsv_session_drop(se, text);
+}
+
+static int make_session(struct nsv_session *se, const struct nsv_geom *geom, struct nsv_err *err)
+{
+	struct nsv_server *s = se->server;
+	struct nsv_up_layout up;
+	struct nsv_down_layout down;
+
+	if (nsv_layout_up(geom, &up) < 0 || nsv_layout_down(geom, &down) < 0)
+		return nsv_fail(err, NSV_E_HELLO, "the session's geometry is impossible");
+	if (geom->n_slot > s->config->limits.session_slots)
+		return nsv_fail(err, NSV_E_LIMIT, "%u slots: limits.session_slots is %u", geom->n_slot,
+			s->config->limits.session_slots);
+	if (!find_record(se))
+		return nsv_fail(err, NSV_E_LIMIT, "the daemon has %u sessions, and no place for more",
+			s->n_session - s->n_hello);
+	int ret = nsv_user_charge_session(&s->users, se->user, up.len + down.len, err);
+	if (ret != 0)
+		return ret;
+	se->memory = up.len + down.len;
+	se->id = ++s->last_session_id;
+	se->slots = calloc(geom->n_slot, sizeof(*se->slots));
+	if (!se->slots || nsv_channel_init(&se->ch, geom, se->id, se->fd, err) < 0) {
+		se->ch.geom.n_slot = 0;
+		return nsv_fail(err, NSV_E_NOMEM, "no memory for a session of %zu bytes",
+			up.len + down.len);
+	}
+	return 0;
+}
+
+static int send_welcome(struct nsv_session *se)
+{
+	const struct nsv_channel *ch = &se->ch;
+	struct nsv_welcome w = nsv_welcome_make(
+		se->id, &ch->geom, ch->up_region.len, ch->down_region.len);
+	nsv_autoclose int down_fd = -1;
+	int ret = nsv_region_reopen_ro(&ch->down_region, &down_fd);
+
+	if (ret == 0)
+		ret = nsv_welcome_send(se->fd, &w, ch->up_region.fd, down_fd);
+	return ret;
+}
+
+static void take_hello(struct nsv_session *se, const void *data, size_t len)
+{
+	struct nsv_err err = {""};
+	struct nsv_hello hello;
+	struct nsv_geom geom;
+	int ret = nsv_hello_check(data, len, &hello, &err);
+
+	if (ret == 0) {
+		nsv_geom_complete(&hello.want, &geom);
+		ret = nsv_geom_check(&geom, &err);
+	}
+	if (ret == 0)
+		ret = make_session(se, &geom, &err);
+	if (ret != 0) {
+		refuse_hello(se, (enum nsv_code)ret, err.text);
+		return;
+	}
+	se->state = NSV_SESSION_OPEN;
+	se->server->n_hello--;
+	commit_record(se, 1);
+	if (send_welcome(se) < 0)
+		nsv_session_drop(se, "its welcome cannot be sent");
+	else
+		nsv_debug("session %llu of user %u, process %d", (unsigned long long)se->id, se->uid,
+			se->pid);
+}
+
+static void on_event(struct nsv_source *src, enum nsv_event event, int res, const void *data)
+{
+	struct nsv_session *se = (struct nsv_session *)src;
+
+	switch (event) {
+	case NSV_EV_DATA:
+		if (se->state == NSV_SESSION_HELLO)
+			take_hello(se, data, (size_t)res);
+		else
+			nsv_session_make_ready(se); /* a doorbell, whatever it says */
+		break;
+	case NSV_EV_EOF:
+		nsv_session_drop(se, NULL);
+		break;
+	case NSV_EV_GONE:
+		se->source_gone = true;
+		free_if_unused(se);
+		break;
+	default:
+		break;
+	}
+}
+
+/* ---- Visits */
+
+void nsv_session_make_ready(struct nsv_session *se)
+{
+	if (se->is_ready || se->state != NSV_SESSION_OPEN)
+		return;
+	se->is_ready = true;
+	se->next_ready = se->server->ready;
+	se->server->ready = se;
+}
+
+static void make_hot(struct nsv_session *se)
+{
+	struct nsv_server *s = se->server;
+
+	s->hot_until_ns = nsv_now_ns() + (uint64_t)s->config->spin_us * 1000u;
+	if (se->is_hot)
+		return;
+	nsv_channel_set_waiting(&se->ch, false);
+	se->is_hot = true;
+	se->next_hot = s->hot;
+	s->hot = se;
+}
+
+/* What moved besides the submission ring: acknowledged ends, cursors that somebody waits for. */
+static void look_at_slots(struct nsv_session *se)
+{
+	bool engine_waits = false;
+
+	for (uint32_t i = 0; i < se->ch.geom.n_slot; i++) {
+		struct nsv_session_slot *slot = &se->slots[i];
+		if (slot->phase == NSV_PHASE_ENDED &&
+			nsv_load_acq_u64(&se->ch.up.slots[i].ack_id) == slot->id)
+			nsv_session_release_slot(se, slot);
+		else if (slot->phase == NSV_PHASE_OUTPUT)
+			nsv_session_output(se, slot);
+		else if (slot->phase == NSV_PHASE_LIVE)
+			engine_waits |= nsv_load_rlx_u32(&se->ch.down.slots[i].stalled);
+	}
+	if (engine_waits)
+		nsv_engine_look(se->server->engine);
+}
+
+bool nsv_session_visit(struct nsv_session *se)
+{
+	struct nsv_sqe sqe;
+	int n = 0, ret;
+
+	make_hot(se);
+	look_at_slots(se);
+	while (n < ENTRIES_A_VISIT && (ret = nsv_channel_next(&se->ch, &sqe)) == 0) {
+		nsv_session_entry(se, &sqe, se->ch.io.sq.head - 1);
+		n++;
+	}
+	if (nsv_channel_broken(&se->ch))
+		nsv_session_drop(se, "its memory went away while it was read");
+	else if (n < ENTRIES_A_VISIT && ret < 0)
+		nsv_session_drop(se, "a ring index is impossible");
+	else if (n > 0)
+		nsv_session_taken(se);
+	return se->state == NSV_SESSION_OPEN && n == ENTRIES_A_VISIT;
+}
+
+void nsv_session_taken(struct nsv_session *se)
+{
+	uint32_t head = se->ch.io.sq.head, back = 0;
+
+	for (uint32_t i = 0; i < se->ch.geom.n_slot; i++) {
+		const struct nsv_session_slot *slot = &se->slots[i];
+		if (slot->phase == NSV_PHASE_PREPARING || slot->phase == NSV_PHASE_COMMITTING)
+			back = (uint32_t)nsv_max(back, head - slot->req->sq_index);
+	}
+	nsv_channel_taken(&se->ch, head - back);
+	commit_record(se, 1);
+}

@@ -1,0 +1,80 @@
+/* A client's session, from its connection to the last reference that the engine had to it.
+ *
+ *     HELLO --hello, welcome--> OPEN --hang-up, or dropped--> CLOSING --engine, worker, loop let go--> freed
+ *
+ * A slot of an open session:
+ *
+ *     FREE --> PREPARING --> COMMITTING --> LIVE --> ENDED --acknowledged, or used again--> FREE
+ *       \          \--(job)--> OUTPUT ----------------^
+ *        \--refused-------------------------------------/
+ *
+ * The io thread owns sessions. */
+#ifndef NSV_DAEMON_SESSION_H
+#define NSV_DAEMON_SESSION_H
+
+#include "daemon/server.h"
+
+enum nsv_slot_phase {
+	NSV_PHASE_FREE,
+	NSV_PHASE_PREPARING,  /* the worker has it */
+	NSV_PHASE_COMMITTING, /* the engine has it; not in `seqs` yet */
+	NSV_PHASE_LIVE,
+	NSV_PHASE_OUTPUT,     /* a job's answer flows, as the client reads */
+	NSV_PHASE_ENDED,      /* the client has not said yet that it has seen the end */
+};
+
+struct nsv_session_slot {
+	enum nsv_slot_phase phase;
+	bool cancel_sent;
+	uint64_t id;             /* of the request that has or had it */
+	struct nsv_request *req; /* NULL: refused, or free */
+};
+
+struct nsv_session {
+	struct nsv_source src; /* first: the loop's callback gets this */
+	struct nsv_server *server;
+	struct nsv_session *next, **prev;       /* all sessions */
+	struct nsv_session *next_ready, *next_hot;
+	struct nsv_session_close close;
+	enum { NSV_SESSION_HELLO, NSV_SESSION_OPEN, NSV_SESSION_CLOSING } state;
+	int fd;
+	uint32_t uid, rec; /* rec: its place in the session table */
+	int32_t pid;
+	uint64_t id, last_id, memory, deadline_ns;
+	struct nsv_user *user;
+	struct nsv_channel ch;
+	struct nsv_session_slot *slots; /* (ch.geom.n_slot) */
+	uint32_t n_preparing;           /* requests that the worker holds */
+	bool is_ready, is_hot, source_gone, engine_gone;
+};
+
+/* A connection was accepted; takes fd. */
+void nsv_session_new(struct nsv_server *server, int fd);
+/* Looks at an open session: entries, acknowledgements, outputs. true: there is more. */
+bool nsv_session_visit(struct nsv_session *se);
+/* Puts it on the server's list of sessions to visit. */
+void nsv_session_make_ready(struct nsv_session *se);
+/* Closes it for a reason (NULL: it hung up); everything that it held is given back. */
+void nsv_session_drop(struct nsv_session *se, const char *why);
+/* The end of the server: frees it, whoever still refers to it having stopped. */
+void nsv_session_free(struct nsv_session *se);
+
+/* What the engine and the worker say. */
+void nsv_session_prepared(struct nsv_request *req);
+void nsv_session_accepted(struct nsv_request *req);
+void nsv_session_ended(struct nsv_request *req);
+void nsv_session_released(struct nsv_request *req);
+void nsv_session_closed(struct nsv_session_close *close);
+
+/* ---- Between session.c and entry.c */
+
+/* Handles one entry, whose index in the ring is given. */
+void nsv_session_entry(struct nsv_session *se, const struct nsv_sqe *sqe, uint32_t index);
+/* Writes more of a job's output; true: it is all written, the slot has ended. */
+bool nsv_session_output(struct nsv_session *se, struct nsv_session_slot *slot);
+/* Gives a slot whose end was acknowledged back. */
+void nsv_session_release_slot(struct nsv_session *se, struct nsv_session_slot *slot);
+/* Moves the client's view of the submission ring past all that is safe. */
+void nsv_session_taken(struct nsv_session *se);
+
+#endif

@@ -1,0 +1,216 @@
+/* One step of the engine. */
+#include <string.h>
+
+#include "daemon/clock.h"
+#include "daemon/engine_state.h"
+
+/* ---- Rooms: a request whose reader is behind is paused before its token would find no place */
+
+static bool has_room(const struct nsv_engine *e, const struct nsv_request *req)
+{
+	bool wants_lps = req->params.flags & NSV_PARAM_LOGPROBS;
+
+	return nsv_sink_text_room(&req->sink) >= e->info.text_need &&
+	       nsv_sink_token_room(&req->sink) >= 1 &&
+	       (!wants_lps || nsv_sink_lp_room(&req->sink) >= 1 + req->params.n_logprob);
+}
+
+static void pause_or_resume(struct nsv_engine *e, struct nsv_request *req)
+{
+	bool room = has_room(e, req);
+
+	if (room == !req->gen.stalled)
+		return;
+	if (!room) { /* say so, then look again: the reader may have moved before it could see it */
+		nsv_sink_stalled(&req->sink, true);
+		if (has_room(e, req)) {
+			nsv_sink_stalled(&req->sink, false);
+			return;
+		}
+		nsv_sink_state(&req->sink, NSV_SLOT_PAUSED);
+		nsv_engine_tell(e, req, NSV_CQE_TOKENS);
+	} else {
+		nsv_sink_stalled(&req->sink, false);
+		nsv_sink_state(&req->sink, NSV_SLOT_RUNNING);
+	}
+	req->gen.stalled = !room;
+	nsv_sched_pause(&e->sched, req->gen.seq, !room);
+}
+
+static void check_rooms(struct nsv_engine *e)
+{
+	uint32_t n_paused = 0;
+
+	for (uint32_t i = 0; i < e->sched.n_run; i++)
+		pause_or_resume(e, e->reqs[e->sched.run[i]]);
+	for (uint32_t i = 0; i < e->sched.n_wait; i++)
+		pause_or_resume(e, e->reqs[e->sched.wait[i]]);
+	for (uint32_t i = 0; i < e->sched.n_run; i++)
+		n_paused += e->sched.seqs[e->sched.run[i]].paused;
+	nsv_stat_set(&e->stats.n_paused, n_paused);
+}
+
+/* ---- Batch: host integers only */
+
+static void add_item(struct nsv_engine *e, const struct nsv_plan_item *item, struct nsv_batch *b)
+{
+	const int32_t *tokens = nsv_seqs_tokens(&e->seqs, item->seq);
+	const struct nsv_block_table *table = &e->sched.seqs[item->seq].table;
+	uint32_t row0 = b->n_row;
+
+	for (uint32_t i = 0; i < item->n_row; i++) {
+		e->batch.tokens[row0 + i] = tokens[item->n_past + i];
+		e->batch.pos[row0 + i] = (int32_t)(item->n_past + i);
+	}
+	nsv_block_table_slots(table, e->info.block_size, item->n_past, item->n_row,
+		e->batch.slots + row0);
+	e->batch.seqs[b->n_seq++] = (struct nsv_attn_seq){.row0 = row0,
+		.n_query = item->n_row,
+		.n_past = item->n_past,
+		.n_table = table->n,
+		.block_table = table->block};
+	b->n_row += item->n_row;
+	if (item->sample)
+		e->batch.out_rows[b->n_out++] = b->n_row - 1;
+}
+
+static struct nsv_batch make_batch(struct nsv_engine *e)
+{
+	struct nsv_batch b = {.tokens = e->batch.tokens,
+		.pos = e->batch.pos,
+		.slots = e->batch.slots,
+		.seqs = e->batch.seqs,
+		.out_rows = e->batch.out_rows};
+
+	for (uint32_t i = 0; i < e->plan.n_item; i++)
+		add_item(e, &e->plan.items[i], &b);
+	return b;
+}
+
+/* A preempted sequence's blocks may be written by another in this step: it is committed first. */
+static void commit_preempted(struct nsv_engine *e)
+{
+	for (uint32_t i = 0; i < e->plan.n_preempted; i++) {
+		struct nsv_request *req = e->reqs[e->plan.preempted[i]];
+		nsv_engine_commit(e, req, NSV_SEQ_WAITING);
+		nsv_sink_state(&req->sink, req->gen.stalled ? NSV_SLOT_PAUSED : NSV_SLOT_QUEUED);
+	}
+}
+
+static void mark_started(struct nsv_engine *e, uint64_t now)
+{
+	for (uint32_t i = 0; i < e->plan.n_item; i++) {
+		struct nsv_request *req = e->reqs[e->plan.items[i].seq];
+		if (!req->gen.run_ns)
+			req->gen.run_ns = now;
+		if (e->plan.items[i].n_past == 0)
+			nsv_sink_state(&req->sink, NSV_SLOT_RUNNING);
+	}
+}
+
+/* ---- Tokens out */
+
+/* Text of a token to the client. 1: a stop string is complete, *ret_stop is it. */
+static int write_text(
+	struct nsv_engine *e, struct nsv_request *req, int32_t token, const char **ret_stop)
+{
+	const char *p;
+	size_t len, n;
+	uint32_t which;
+	char *raw = e->batch.text + e->info.text_need;
+
+	if (nsv_tok_piece(e->tok, token, false, &p, &len) < 0)
+		len = 0;
+	size_t n_raw = nsv_detok_feed(&req->gen.detok, p, len, raw);
+	int stop = nsv_stop_feed(&req->stop, raw, n_raw, e->batch.text, &n, &which);
+	nsv_sink_text(&req->sink, e->batch.text, n);
+	if (stop)
+		*ret_stop = req->stop.s[which].text;
+	return stop;
+}
+
+static void end_or_go_on(struct nsv_engine *e, struct nsv_request *req, int32_t token)
+{
+	bool is_end = nsv_tok_is_end(e->tok, token) && !(req->params.flags & NSV_PARAM_IGNORE_END);
+	const char *stop = NULL;
+
+	if (is_end)
+		nsv_engine_finish(e, req, NSV_FINISH_STOP, NSV_E_OK, NULL);
+	else if (write_text(e, req, token, &stop))
+		nsv_engine_finish(e, req, NSV_FINISH_STOP, NSV_E_OK, stop);
+	else if (req->gen.n_prompt + req->gen.n_output >= req->gen.max_token)
+		nsv_engine_finish(e, req, NSV_FINISH_LENGTH, NSV_E_OK, NULL);
+	else
+		nsv_engine_tell(e, req, NSV_CQE_TOKENS);
+}
+
+/* Commit, then logs, then the client: a crash between any two loses nothing. */
+static void take_token(
+	struct nsv_engine *e, struct nsv_request *req, int32_t token, const struct nsv_lp *lps, uint32_t n_lp)
+{
+	nsv_seqs_tokens(&e->seqs, req->gen.seq)[req->gen.n_prompt + req->gen.n_output] = token;
+	req->gen.n_output++;
+	nsv_sched_grow(&e->sched, req->gen.seq);
+	nsv_engine_commit(e, req, NSV_SEQ_RUNNING);
+	nsv_stat_add(&e->stats.n_output_token, 1);
+	if (!req->gen.first_ns)
+		req->gen.first_ns = nsv_now_ns();
+	nsv_sink_tokens(&req->sink, &token, 1);
+	if (n_lp)
+		nsv_sink_lps(&req->sink, lps, n_lp);
+	end_or_go_on(e, req, token);
+}
+
+static void sample(struct nsv_engine *e, struct nsv_request *req, const float *logits)
+{
+	struct nsv_lp lps[1 + NSV_MAX_LOGPROB];
+	uint32_t n_lp = req->params.flags & NSV_PARAM_LOGPROBS ? 1 + req->params.n_logprob : 0;
+	int32_t token;
+	int ret = nsv_sample(&e->sampler, logits, &req->params, req->gen.seed, 0,
+		req->gen.n_prompt + req->gen.n_output, &token, lps, n_lp);
+
+	if (ret == 0)
+		take_token(e, req, token, lps, n_lp);
+	else
+		nsv_engine_finish(e, req, NSV_FINISH_ERROR, NSV_E_NUMERIC,
+			"the model gave a logit that is not finite");
+}
+
+static void take_results(struct nsv_engine *e)
+{
+	uint32_t n_out = 0;
+
+	for (uint32_t i = 0; i < e->plan.n_item; i++) {
+		const struct nsv_plan_item *item = &e->plan.items[i];
+		struct nsv_request *req = e->reqs[item->seq];
+
+		if (item->n_row > 1 || !req->gen.n_output)
+			nsv_stat_add(&e->stats.n_prompt_token, item->n_row);
+		if (item->sample)
+			sample(e, req, e->batch.logits + (size_t)n_out++ * e->info.desc->n_vocab);
+		else
+			nsv_engine_commit(e, req, NSV_SEQ_RUNNING);
+	}
+}
+
+int nsv_engine_step(struct nsv_engine *e, struct nsv_err *err)
+{
+	uint64_t start = nsv_now_ns();
+
+	check_rooms(e);
+	nsv_sched_plan(&e->sched, &e->plan);
+	commit_preempted(e);
+	if (e->plan.n_item == 0)
+		return e->plan.n_preempted ? 0 : 1;
+	mark_started(e, start);
+	struct nsv_batch b = make_batch(e);
+	int ret = nsv_model_forward(e->model, &e->dispatch, &e->kv, &b, e->batch.logits, err);
+	if (ret < 0)
+		return ret;
+	take_results(e);
+	nsv_stat_add(&e->stats.n_step, 1);
+	nsv_stat_add(&e->stats.step_ns, nsv_now_ns() - start);
+	nsv_stat_set(&e->stats.n_preempt, e->sched.n_preempt);
+	nsv_stat_set(&e->stats.n_attention, e->dispatch.n_attention);
+	return 0;
+}
