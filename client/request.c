@@ -1,0 +1,278 @@
+/* A request's own state: its slot, its three streams, its end. */
+#include "client/session.h"
+
+#include <string.h>
+
+static void init_stream(
+	struct nsv_stream *s, const void *log, uint32_t n, uint32_t size, uint64_t *cursor)
+{
+	*s = (struct nsv_stream){.log = log, .n = n, .size = size, .cursor = cursor};
+	nsv_store_rlx_u64(cursor, 0); /* the entry's publication orders it */
+}
+
+static void bind_slot(struct nsv_request *r, uint32_t slot)
+{
+	struct nsv_client *c = r->client;
+	struct nsv_up_slot *up = &c->up.slots[slot];
+
+	r->slot = slot;
+	init_stream(&r->streams[NSV_STREAM_TEXT], nsv_down_text(&c->down, &c->geom, slot),
+		c->geom.text_len, 1, &up->text_read);
+	init_stream(&r->streams[NSV_STREAM_TOKENS], nsv_down_tokens(&c->down, &c->geom, slot),
+		c->geom.n_token, sizeof(int32_t), &up->token_read);
+	init_stream(&r->streams[NSV_STREAM_LPS], nsv_down_lps(&c->down, &c->geom, slot),
+		c->geom.n_lp, sizeof(struct nsv_lp), &up->lp_read);
+}
+
+int nsv_request_new(struct nsv_client *c, struct nsv_request **ret_request)
+{
+	uint32_t slot = 0;
+	struct nsv_request *r;
+
+	while (slot < c->geom.n_slot && c->slots[slot])
+		slot++;
+	if (slot == c->geom.n_slot)
+		return nsv_fail(
+			&c->err, -EBUSY, "%u requests are under way: no slot is free", slot);
+	r = calloc(1, sizeof(*r));
+	if (!r)
+		return nsv_fail(&c->err, -ENOMEM, "out of memory");
+	r->client = c;
+	bind_slot(r, slot);
+	*ret_request = r;
+	return 0;
+}
+
+void nsv_request_start(struct nsv_request *r, uint64_t id)
+{
+	struct nsv_client *c = r->client;
+
+	r->id = id;
+	r->next = c->all;
+	c->all = r;
+	c->slots[r->slot] = r;
+}
+
+void nsv_request_delete(struct nsv_request *r)
+{
+	for (int i = 0; i < NSV_N_STREAM; i++)
+		free(r->streams[i].buf);
+	free(r);
+}
+
+void nsv_request_mark_ready(struct nsv_request *r)
+{
+	struct nsv_client *c = r->client;
+
+	if (r->is_ready || r->orphan)
+		return;
+	r->is_ready = true;
+	r->next_ready = NULL;
+	if (c->ready_last)
+		c->ready_last->next_ready = r;
+	else
+		c->ready_first = r;
+	c->ready_last = r;
+}
+
+struct nsv_request *nsv_client_ready(struct nsv_client *c)
+{
+	struct nsv_request *r = c->ready_first;
+
+	if (!r)
+		return NULL;
+	c->ready_first = r->next_ready;
+	if (!c->ready_first)
+		c->ready_last = NULL;
+	r->is_ready = false;
+	return r;
+}
+
+static void unmark_ready(struct nsv_request *r)
+{
+	struct nsv_client *c = r->client;
+	struct nsv_request *before = NULL;
+
+	if (!r->is_ready)
+		return;
+	for (struct nsv_request *i = c->ready_first; i != r; i = i->next_ready)
+		before = i;
+	if (before)
+		before->next_ready = r->next_ready;
+	else
+		c->ready_first = r->next_ready;
+	if (c->ready_last == r)
+		c->ready_last = before;
+	r->is_ready = false;
+}
+
+/* A stream's new end, loaded once. 0, 1: it moved, -EPROTO: not to where a log can end. */
+static int look_end(struct nsv_stream *s, const uint64_t *shared)
+{
+	uint64_t end = nsv_load_acq_u64(shared); /* (A) the log is whole up to it */
+	uint32_t space;
+
+	if (end == s->end)
+		return 0;
+	if (end < s->end || nsv_log_space(s->n, end, s->read, &space) < 0)
+		return -EPROTO;
+	s->end = end;
+	return 1;
+}
+
+int nsv_request_look(struct nsv_request *r)
+{
+	const struct nsv_down_slot *slot = &r->client->down.slots[r->slot];
+
+	/* (D) Until the daemon has taken the entry, the record is the last request's. */
+	if (nsv_load_acq_u64(&slot->request_id) != r->id)
+		return 0;
+	/* (D) The state before the ends: after DONE the ends are final. */
+	uint32_t state = nsv_load_acq_u32(&slot->state);
+	int text = look_end(&r->streams[NSV_STREAM_TEXT], &slot->text_end);
+	int tokens = look_end(&r->streams[NSV_STREAM_TOKENS], &slot->token_end);
+	int lps = look_end(&r->streams[NSV_STREAM_LPS], &slot->lp_end);
+	if (text < 0 || tokens < 0 || lps < 0)
+		return -EPROTO;
+	bool moved = text || tokens || lps || (state == NSV_SLOT_DONE && r->state != state);
+	r->state = state;
+	return moved;
+}
+
+/* A refusal that the slot knows nothing of. */
+static void set_refusal(struct nsv_request *r)
+{
+	r->result.finish = NSV_CLIENT_FINISH_ERROR;
+	r->result.code = r->refusal;
+	snprintf(r->text, sizeof(r->text), "the daemon refused the entry: code %u", r->refusal);
+}
+
+static void copy_result(struct nsv_request *r)
+{
+	const struct nsv_down_slot *slot = &r->client->down.slots[r->slot];
+
+	r->result.finish = slot->finish;
+	r->result.code = slot->code;
+	r->result.n_prompt = slot->n_prompt;
+	r->result.n_cached = slot->n_cached;
+	r->result.n_output = slot->n_output;
+	r->result.n_preempt = slot->n_preempt;
+	r->result.seed = slot->seed;
+	r->result.queue_ns = slot->queue_ns;
+	r->result.prefill_ns = slot->prefill_ns;
+	r->result.decode_ns = slot->decode_ns;
+	snprintf(r->text, sizeof(r->text), "%.*s", (int)sizeof(slot->text) - 1, slot->text);
+	snprintf(r->stop, sizeof(r->stop), "%.*s", (int)sizeof(slot->stop) - 1, slot->stop);
+}
+
+void nsv_request_finish(struct nsv_request *r)
+{
+	struct nsv_client *c = r->client;
+
+	if (r->state == NSV_SLOT_DONE)
+		copy_result(r);
+	else
+		set_refusal(r);
+	r->end_ns = nsv_now_ns();
+	r->finished = true;
+	r->cancel = false;
+	c->slots[r->slot] = NULL;
+	nsv_store_rel_u64(&c->up.slots[r->slot].ack_id, r->id); /* (D) reads before it are over */
+}
+
+bool nsv_request_at_end(const struct nsv_request *r)
+{
+	return r->ended && (r->state == NSV_SLOT_DONE || r->refusal);
+}
+
+/* 0: sent or not due, -errno. No room: later. */
+int nsv_request_flush_cancel(struct nsv_request *r)
+{
+	struct nsv_client *c = r->client;
+	const struct nsv_sqe entry = {.op = NSV_OP_CANCEL,
+		.slot = (uint16_t)r->slot,
+		.request_id = r->id,
+		.target_id = r->id};
+
+	if (!r->cancel)
+		return 0;
+	if (r->ended) {
+		r->cancel = false;
+		return 0;
+	}
+	int ret = nsv_session_put(c, &entry, c->arena.tail);
+	if (ret == 0)
+		r->cancel = false;
+	return ret == -EAGAIN ? 0 : ret;
+}
+
+int nsv_request_cancel(struct nsv_request *r)
+{
+	if (r->finished || r->ended)
+		return 0;
+	if (r->client->broken)
+		return r->client->broken;
+	r->cancel = true;
+	return nsv_request_flush_cancel(r);
+}
+
+static void unlink_all(struct nsv_request *r)
+{
+	struct nsv_request **p = &r->client->all;
+
+	while (*p != r)
+		p = &(*p)->next;
+	*p = r->next;
+}
+
+int nsv_request_sweep(struct nsv_request *r)
+{
+	bool stalled = false;
+
+	for (int i = 0; i < NSV_N_STREAM; i++) {
+		struct nsv_stream *s = &r->streams[i];
+		if (s->read == s->end)
+			continue;
+		s->read = s->end;
+		stalled |= nsv_cursor_move(s->cursor, s->read, &r->client->down.slots[r->slot]);
+	}
+	int ret = stalled ? nsv_session_ring(r->client) : 0;
+	if (nsv_request_at_end(r)) {
+		nsv_request_finish(r);
+		unlink_all(r);
+		nsv_request_delete(r);
+	}
+	return ret;
+}
+
+void nsv_request_free(struct nsv_request *r)
+{
+	if (!r)
+		return;
+	unmark_ready(r);
+	if (!r->finished && !r->client->broken) {
+		r->orphan = true;
+		/* Should the session break here, the next call on the client says so. */
+		(void)nsv_request_cancel(r);
+		return;
+	}
+	if (!r->finished)
+		r->client->slots[r->slot] = NULL;
+	unlink_all(r);
+	nsv_request_delete(r);
+}
+
+uint64_t nsv_request_id(const struct nsv_request *r)
+{
+	return r->id;
+}
+
+void nsv_request_set_data(struct nsv_request *r, void *data)
+{
+	r->data = data;
+}
+
+void *nsv_request_data(const struct nsv_request *r)
+{
+	return r->data;
+}

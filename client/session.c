@@ -1,0 +1,246 @@
+#include "client/session.h"
+
+#include <poll.h>
+
+int nsv_session_break(struct nsv_client *c, int code, const char *text)
+{
+	if (c->broken == 0) {
+		c->broken = code;
+		for (uint32_t i = 0; i < c->geom.n_slot; i++)
+			if (c->slots[i])
+				nsv_request_mark_ready(c->slots[i]);
+	}
+	return nsv_fail(&c->err, c->broken, "%s", text);
+}
+
+static int break_protocol(struct nsv_client *c)
+{
+	return nsv_session_break(c, -EPROTO, "the daemon broke the protocol");
+}
+
+int nsv_session_ring(struct nsv_client *c)
+{
+	int ret = nsv_bell_send(c->fd);
+
+	return ret < 0 ? nsv_session_break(c, -ECONNRESET, "the daemon went away") : 0;
+}
+
+int nsv_session_reclaim(struct nsv_client *c)
+{
+	uint32_t space;
+
+	if (nsv_sq_space(&c->sq, &space) < 0)
+		return break_protocol(c);
+	uint32_t used = c->geom.n_sqe - space;
+	uint32_t last_taken = c->sq.tail - used - 1;
+	nsv_arena_release(&c->arena, c->arena_tails[last_taken & c->sq.mask]);
+	return 0;
+}
+
+int nsv_session_put(struct nsv_client *c, const struct nsv_sqe *entry, uint64_t arena_tail)
+{
+	uint32_t at = c->sq.tail & c->sq.mask;
+	int ret = nsv_sq_put(&c->sq, entry);
+
+	if (ret < 0)
+		return break_protocol(c);
+	if (ret > 0)
+		return nsv_fail(&c->err, -EAGAIN, "%u entries wait for the daemon", c->geom.n_sqe);
+	c->arena_tails[at] = arena_tail;
+	nsv_arena_commit(&c->arena, arena_tail);
+	nsv_sq_publish(&c->sq);
+	if (nsv_wait_must_ring(&c->down.head->wait, &c->last_rung))
+		return nsv_session_ring(c);
+	return 0;
+}
+
+/* Whose completion is it? NULL: of a request that is over, or of none. */
+static struct nsv_request *find_request(struct nsv_client *c, const struct nsv_cqe *cqe)
+{
+	if (cqe->slot >= c->geom.n_slot)
+		return NULL;
+	struct nsv_request *r = c->slots[cqe->slot];
+	return r && r->id == cqe->request_id ? r : NULL;
+}
+
+static void take_completion(struct nsv_client *c, const struct nsv_cqe *cqe)
+{
+	struct nsv_request *r;
+
+	if (cqe->kind == NSV_CQE_PONG) {
+		c->pong = cqe->text_end;
+		return;
+	}
+	r = find_request(c, cqe);
+	if (!r)
+		return;
+	if (cqe->kind == NSV_CQE_ERROR)
+		r->refusal = cqe->code ? cqe->code : NSV_E_INTERNAL;
+	if (cqe->kind == NSV_CQE_ERROR || cqe->kind == NSV_CQE_DONE ||
+		cqe->kind == NSV_CQE_FINISHED) {
+		r->ended = true;
+		nsv_request_mark_ready(r);
+	}
+}
+
+static int take_ring(struct nsv_client *c, struct nsv_cq_consumer *cq)
+{
+	struct nsv_cqe cqe;
+	uint32_t n;
+
+	if (nsv_cq_ready(cq, &n) < 0)
+		return break_protocol(c);
+	for (uint32_t i = 0; i < n; i++) {
+		nsv_cq_peek(cq, i, &cqe);
+		take_completion(c, &cqe);
+	}
+	if (n > 0)
+		nsv_cq_advance(cq, n);
+	return 0;
+}
+
+static int look_at_slots(struct nsv_client *c)
+{
+	for (uint32_t i = 0; i < c->geom.n_slot; i++) {
+		struct nsv_request *r = c->slots[i];
+		if (!r)
+			continue;
+		int ret = nsv_request_look(r);
+		if (ret < 0)
+			return break_protocol(c);
+		if (ret > 0)
+			nsv_request_mark_ready(r);
+		ret = nsv_request_flush_cancel(r);
+		if (ret == 0 && r->orphan)
+			ret = nsv_request_sweep(r);
+		if (ret < 0)
+			return ret;
+	}
+	return 0;
+}
+
+int nsv_session_take(struct nsv_client *c)
+{
+	if (c->broken)
+		return c->broken;
+	int ret = take_ring(c, &c->reply);
+	if (ret == 0)
+		ret = take_ring(c, &c->event);
+	if (ret == 0)
+		ret = nsv_session_reclaim(c);
+	if (ret == 0)
+		ret = look_at_slots(c);
+	return ret;
+}
+
+int nsv_client_dispatch(struct nsv_client *c)
+{
+	if (c->broken)
+		return c->broken;
+	if (c->armed) {
+		nsv_wait_end(&c->up.head->wait);
+		c->armed = false;
+		int gone = nsv_bell_drain(c->fd);
+		/* What the daemon wrote before it went is taken first. */
+		int ret = nsv_session_take(c);
+		if (gone < 0 && ret == 0)
+			return nsv_session_break(c, -ECONNRESET, "the daemon went away");
+		return ret;
+	}
+	return nsv_session_take(c);
+}
+
+/* Is there anything that nsv_session_take has not seen? */
+static bool anything(struct nsv_client *c)
+{
+	uint32_t n_reply, n_event;
+
+	/* An index that breaks the protocol is news too: taking it says so. */
+	if (nsv_cq_ready(&c->reply, &n_reply) < 0 || nsv_cq_ready(&c->event, &n_event) < 0)
+		return true;
+	if (n_reply > 0 || n_event > 0)
+		return true;
+	for (uint32_t i = 0; i < c->geom.n_slot; i++) {
+		const struct nsv_request *r = c->slots[i];
+		const struct nsv_down_slot *s = &c->down.slots[i];
+		if (r && nsv_load_acq_u64(&s->request_id) == r->id &&
+			(nsv_load_acq_u32(&s->state) != r->state ||
+				nsv_load_acq_u64(&s->text_end) != r->streams[0].end ||
+				nsv_load_acq_u64(&s->token_end) != r->streams[1].end ||
+				nsv_load_acq_u64(&s->lp_end) != r->streams[2].end))
+			return true;
+	}
+	return false;
+}
+
+int nsv_client_arm(struct nsv_client *c)
+{
+	if (c->broken)
+		return c->broken;
+	if (c->ready_first)
+		return 1;
+	if (!c->armed) {
+		nsv_wait_begin(&c->up.head->wait);
+		c->armed = true;
+	}
+	return anything(c) ? 1 : 0;
+}
+
+int64_t nsv_deadline_ns(int timeout_ms)
+{
+	return timeout_ms < 0 ? -1 : nsv_now_ns() + (int64_t)timeout_ms * 1000000;
+}
+
+/* true: something came while spinning. */
+static bool spin(struct nsv_client *c, int64_t start_ns, int64_t deadline_ns)
+{
+	int64_t until = start_ns + nsv_spin_bound_ns(&c->spin);
+
+	if (deadline_ns >= 0 && deadline_ns < until)
+		until = deadline_ns;
+	do {
+		for (int i = 0; i < 32; i++) {
+			if (anything(c))
+				return true;
+			nsv_cpu_relax();
+		}
+	} while (nsv_now_ns() < until);
+	return false;
+}
+
+/* Sleeps on the socket. 0: awake, -ETIMEDOUT, -EINTR, -errno. */
+static int sleep_until(struct nsv_client *c, int64_t deadline_ns)
+{
+	struct pollfd p = {.fd = c->fd, .events = POLLIN};
+	struct timespec left = {0}, *timeout = NULL;
+
+	if (deadline_ns >= 0) {
+		int64_t left_ns = deadline_ns - nsv_now_ns();
+		if (left_ns <= 0)
+			return -ETIMEDOUT;
+		left.tv_sec = left_ns / 1000000000;
+		left.tv_nsec = left_ns % 1000000000;
+		timeout = &left;
+	}
+	int n = ppoll(&p, 1, timeout, NULL);
+	if (n < 0)
+		return -errno;
+	return n == 0 ? -ETIMEDOUT : 0;
+}
+
+int nsv_session_wait(struct nsv_client *c, int64_t deadline_ns)
+{
+	int64_t start = nsv_now_ns();
+	int slept = 0;
+
+	if (c->broken)
+		return c->broken;
+	if (!spin(c, start, deadline_ns)) {
+		int armed = nsv_client_arm(c);
+		if (armed == 0)
+			slept = sleep_until(c, deadline_ns);
+	}
+	nsv_spin_learn(&c->spin, nsv_now_ns() - start);
+	int ret = nsv_client_dispatch(c);
+	return ret < 0 ? ret : slept;
+}

@@ -1,0 +1,114 @@
+/* What the library's files share: a session, its requests, and the few steps that all of it is made
+ * of. Private.
+ *
+ * The life of a request:
+ *
+ *     submit        last completion came      all was read        nsv_request_free
+ *     ------> OPEN ---------------------> ENDED ----------> FINISHED ------------> gone
+ *
+ * OPEN and ENDED requests hold their slot; FINISHED ones have a result and no slot. One that is
+ * freed before it is FINISHED becomes an orphan: cancelled, read to its end for nobody, then gone.
+ */
+#ifndef NSV_CLIENT_SESSION_H
+#define NSV_CLIENT_SESSION_H
+
+#include <nanoserve/client.h>
+
+#include "client/arena.h"
+#include "client/spin.h"
+#include "shm/region.h"
+#include "shm/ring.h"
+#include "shm/wire.h"
+
+/* One of a request's three logs, and what was read from it and not yet given to the caller. */
+struct nsv_stream {
+	const void *log;
+	uint32_t n, size; /* elements, bytes of one */
+	uint64_t *cursor; /* in `up` */
+	uint64_t read, end;
+	unsigned char *buf;
+	size_t len, cap; /* elements in buf; bytes of it */
+};
+
+enum { NSV_STREAM_TEXT, NSV_STREAM_TOKENS, NSV_STREAM_LPS, NSV_N_STREAM };
+
+struct nsv_request {
+	struct nsv_client *client;
+	struct nsv_request *next;	/* of the client's list of all */
+	struct nsv_request *next_ready; /* of those with news, while is_ready */
+	bool is_ready;
+	bool ended;	 /* its last completion has come */
+	bool finished;	 /* ... and all has been read: `result` counts, the slot is free */
+	bool orphan;	 /* freed by the caller */
+	bool cancel;	 /* a CANCEL waits for room in the ring */
+	bool collecting; /* the buffers hold what nsv_request_collect has so far */
+	uint32_t slot;
+	uint32_t state;	  /* as last seen */
+	uint32_t refusal; /* the code of an ERROR reply */
+	uint64_t id;
+	struct nsv_stream streams[NSV_N_STREAM];
+	int64_t start_ns, first_ns, end_ns;
+	void *data;
+	struct nsv_client_result result;
+	char text[256], stop[64];
+};
+
+struct nsv_client {
+	int fd;
+	uint64_t session_id;
+	struct nsv_geom geom;
+	struct nsv_region up_region, down_region;
+	struct nsv_up up;
+	struct nsv_down down;
+	struct nsv_sq_producer sq;
+	struct nsv_cq_consumer reply, event;
+	struct nsv_arena arena;
+	uint64_t *arena_tails;	    /* (n_sqe) the arena's tail after each entry */
+	struct nsv_request **slots; /* (n_slot) who holds it, or NULL */
+	struct nsv_request *all, *ready_first, *ready_last;
+	uint32_t last_rung; /* the daemon's wait word that a bell was sent for */
+	uint64_t last_id;
+	uint64_t n_ping, pong; /* NOPs sent; the last one answered */
+	bool armed;	       /* our wait word is odd */
+	int broken;	       /* 0, or the -errno that ended the session */
+	struct nsv_spin spin;
+	struct nsv_err err;
+};
+
+/* Entries ---- session.c */
+
+/* Puts an entry whose arena piece ends at arena_tail, publishes it, and rings if the daemon sleeps.
+ * 0, -EAGAIN: the ring is full, -errno. */
+int nsv_session_put(struct nsv_client *c, const struct nsv_sqe *entry, uint64_t arena_tail);
+/* Gives back the arena of entries that the daemon has taken. */
+int nsv_session_reclaim(struct nsv_client *c);
+int nsv_session_ring(struct nsv_client *c);
+/* Takes completions and looks at the slots; no system call unless an entry must be sent. */
+int nsv_session_take(struct nsv_client *c);
+/* Waits until something may have come: spins, then sleeps. deadline_ns below 0: none. 0,
+ * -ETIMEDOUT, -EINTR, or what ended the session. */
+int nsv_session_wait(struct nsv_client *c, int64_t deadline_ns);
+/* The session cannot go on: every request with no end yet is told. Returns `code`. */
+int nsv_session_break(struct nsv_client *c, int code, const char *text);
+int64_t nsv_deadline_ns(int timeout_ms);
+
+/* Requests ---- request.c */
+
+/* A request in a free slot, with its cursors reset; it is in no list until nsv_request_start. */
+int nsv_request_new(struct nsv_client *c, struct nsv_request **ret_request);
+void nsv_request_start(struct nsv_request *r, uint64_t id);
+/* Frees the memory; the request is in no list. */
+void nsv_request_delete(struct nsv_request *r);
+void nsv_request_mark_ready(struct nsv_request *r);
+/* Loads what the daemon has written so far. 0, 1: something changed, -EPROTO. */
+int nsv_request_look(struct nsv_request *r);
+/* Has it ended, with all output seen by nsv_request_look? */
+bool nsv_request_at_end(const struct nsv_request *r);
+/* At the end, with everything read: keeps the result, gives the slot back. */
+void nsv_request_finish(struct nsv_request *r);
+/* Sends a CANCEL that is due, if there is room. */
+int nsv_request_flush_cancel(struct nsv_request *r);
+/* Reads an orphan's output away, and deletes it at its end. */
+int nsv_request_sweep(struct nsv_request *r);
+
+#endif

@@ -1,0 +1,231 @@
+/* Asking: the entry, and its prompt and parameters in the arena. */
+#include "client/session.h"
+
+#include <string.h>
+
+#include "client/encode.h"
+
+/* How long a submission waits for a slot that a freed request is about to give back. */
+#define ORPHAN_WAIT_MS 1000
+
+/* A prompt in one of its three forms; kind is the wire's flag of the form. */
+struct prompt {
+	uint8_t kind;
+	const void *data; /* text or ids: (len) bytes */
+	size_t len;	  /* on the wire */
+	const struct nsv_client_message *messages;
+	size_t n_message;
+};
+
+static void write_prompt(const struct prompt *p, unsigned char *out)
+{
+	if (p->kind == NSV_SQE_CHAT)
+		nsv_messages_write(p->messages, p->n_message, out);
+	else if (p->len > 0)
+		memcpy(out, p->data, p->len);
+}
+
+static uint8_t wire_flags(uint32_t flags)
+{
+	uint8_t r = 0;
+
+	if (flags & NSV_CLIENT_SPECIAL)
+		r |= NSV_SQE_SPECIAL;
+	if (flags & NSV_CLIENT_NO_BOS)
+		r |= NSV_SQE_NO_BOS;
+	return r;
+}
+
+static bool any_orphan(const struct nsv_client *c)
+{
+	for (uint32_t i = 0; i < c->geom.n_slot; i++)
+		if (c->slots[i] && c->slots[i]->orphan)
+			return true;
+	return false;
+}
+
+/* A new request; waits a moment where all that is missing is the end of a freed one. */
+static int new_request(struct nsv_client *c, struct nsv_request **ret_request)
+{
+	int64_t deadline = nsv_deadline_ns(ORPHAN_WAIT_MS);
+	int ret = nsv_client_dispatch(c);
+
+	if (ret == 0)
+		ret = nsv_request_new(c, ret_request);
+	while (ret == -EBUSY && any_orphan(c)) {
+		if (nsv_session_wait(c, deadline) < 0)
+			break;
+		ret = nsv_request_new(c, ret_request);
+	}
+	return ret;
+}
+
+/* Room for the prompt and the parameters, written there. entry gets the offsets. */
+static int fill_arena(struct nsv_client *c, const struct prompt *p,
+	const struct nsv_client_params *params, size_t params_len, struct nsv_sqe *entry,
+	uint64_t *ret_tail)
+{
+	size_t prompt_room = (p->len + 7) & ~(size_t)7;
+	uint32_t off;
+	int ret = p->len > NSV_MAX_ARENA ? -E2BIG : 0;
+
+	if (ret == 0)
+		ret = nsv_arena_find(&c->arena, prompt_room + params_len, &off, ret_tail);
+	if (ret == -E2BIG)
+		return nsv_fail(&c->err, ret,
+			"a prompt of %zu bytes: this session was opened with an arena of %u "
+			"(arena_len)",
+			p->len, c->geom.arena_len);
+	if (ret < 0)
+		return nsv_fail(&c->err, ret, "the arena is full of entries not yet taken");
+	entry->prompt_off = p->len ? off : 0;
+	entry->prompt_len = (uint32_t)p->len;
+	write_prompt(p, c->up.arena + off);
+	if (params) {
+		entry->params_off = off + (uint32_t)prompt_room;
+		entry->params_len = (uint32_t)params_len;
+		nsv_params_write(params, params_len, c->up.arena + entry->params_off);
+	}
+	return 0;
+}
+
+/* Sends `entry` for the new request r, which is deleted on failure. */
+static int send_entry(struct nsv_client *c, struct nsv_sqe *entry, const struct prompt *p,
+	const struct nsv_client_params *params, size_t params_len, struct nsv_request *r)
+{
+	uint64_t tail;
+	int ret = fill_arena(c, p, params, params_len, entry, &tail);
+
+	entry->slot = (uint16_t)r->slot;
+	entry->request_id = c->last_id + 1;
+	r->start_ns = nsv_now_ns();
+	if (ret == 0)
+		ret = nsv_session_put(c, entry, tail);
+	if (ret < 0) {
+		nsv_request_delete(r);
+		return ret;
+	}
+	c->last_id++;
+	nsv_request_start(r, c->last_id);
+	return 0;
+}
+
+static int ask(struct nsv_client *c, uint8_t op, uint32_t flags, const struct prompt *p,
+	const struct nsv_client_params *params, struct nsv_request **ret_request)
+{
+	struct nsv_sqe entry = {.op = op, .flags = (uint8_t)(p->kind | wire_flags(flags))};
+	size_t params_len = 0;
+	struct nsv_request *r;
+	int ret = flags & ~(unsigned int)(NSV_CLIENT_SPECIAL | NSV_CLIENT_NO_BOS) && !params
+			  ? nsv_fail(&c->err, -EINVAL, "unknown flags %#x", flags)
+			  : 0;
+
+	if (ret == 0 && params)
+		ret = nsv_params_len(params, &params_len, &c->err);
+	if (ret == 0)
+		ret = new_request(c, &r);
+	if (ret == 0)
+		ret = send_entry(c, &entry, p, params, params_len, r);
+	if (ret == 0)
+		*ret_request = r;
+	return ret;
+}
+
+static int submit(struct nsv_client *c, const struct prompt *p,
+	const struct nsv_client_params *params, struct nsv_request **ret_request)
+{
+	struct nsv_client_params own;
+	int ret = nsv_params_import(params, &own, &c->err);
+
+	if (ret < 0)
+		return ret;
+	return ask(c, NSV_OP_SUBMIT, own.flags, p, &own, ret_request);
+}
+
+/* The prompt of a chat; its length is checked. */
+static int chat_prompt(struct nsv_client *c, const struct nsv_client_message *messages, size_t n,
+	struct prompt *ret)
+{
+	size_t len;
+	int code = nsv_messages_len(messages, n, &len, &c->err);
+
+	if (code == 0)
+		*ret = (struct prompt){
+			.kind = NSV_SQE_CHAT, .len = len, .messages = messages, .n_message = n};
+	return code;
+}
+
+static struct prompt text_prompt(const char *text, size_t len)
+{
+	return (struct prompt){.kind = NSV_SQE_TEXT, .data = text, .len = len};
+}
+
+static int ids_prompt(struct nsv_client *c, const int32_t *ids, size_t n, struct prompt *ret)
+{
+	size_t len;
+
+	if (!nsv_mul(n, sizeof(*ids), &len) || len > NSV_MAX_ARENA)
+		return nsv_fail(&c->err, -E2BIG, "a prompt of %zu ids: at most %zu", n,
+			NSV_MAX_ARENA / sizeof(*ids));
+	*ret = (struct prompt){.kind = NSV_SQE_IDS, .data = ids, .len = len};
+	return 0;
+}
+
+int nsv_client_submit_text(struct nsv_client *c, const char *text, size_t len,
+	const struct nsv_client_params *params, struct nsv_request **ret_request)
+{
+	const struct prompt p = text_prompt(text, len);
+
+	return submit(c, &p, params, ret_request);
+}
+
+int nsv_client_submit_ids(struct nsv_client *c, const int32_t *ids, size_t n,
+	const struct nsv_client_params *params, struct nsv_request **ret_request)
+{
+	struct prompt p;
+	int ret = ids_prompt(c, ids, n, &p);
+
+	return ret < 0 ? ret : submit(c, &p, params, ret_request);
+}
+
+int nsv_client_submit_chat(struct nsv_client *c, const struct nsv_client_message *messages,
+	size_t n, const struct nsv_client_params *params, struct nsv_request **ret_request)
+{
+	struct prompt p;
+	int ret = chat_prompt(c, messages, n, &p);
+
+	return ret < 0 ? ret : submit(c, &p, params, ret_request);
+}
+
+int nsv_client_tokenize(struct nsv_client *c, const char *text, size_t len, unsigned int flags,
+	struct nsv_request **ret_request)
+{
+	const struct prompt p = text_prompt(text, len);
+
+	return ask(c, NSV_OP_TOKENIZE, flags, &p, NULL, ret_request);
+}
+
+int nsv_client_tokenize_chat(struct nsv_client *c, const struct nsv_client_message *messages,
+	size_t n, unsigned int flags, struct nsv_request **ret_request)
+{
+	struct prompt p;
+	int ret = chat_prompt(c, messages, n, &p);
+
+	return ret < 0 ? ret : ask(c, NSV_OP_TOKENIZE, flags, &p, NULL, ret_request);
+}
+
+int nsv_client_detokenize(
+	struct nsv_client *c, const int32_t *ids, size_t n, struct nsv_request **ret_request)
+{
+	struct prompt p;
+	int ret = ids_prompt(c, ids, n, &p);
+
+	return ret < 0 ? ret : ask(c, NSV_OP_DETOKENIZE, 0, &p, NULL, ret_request);
+}
+
+int nsv_client_status(struct nsv_client *c, struct nsv_request **ret_request)
+{
+	const struct prompt p = text_prompt(NULL, 0);
+
+	return ask(c, NSV_OP_STATUS, 0, &p, NULL, ret_request);
+}
