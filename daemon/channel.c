@@ -52,18 +52,25 @@ bool nsv_channel_broken(const struct nsv_channel *ch)
 	return nsv_sigbus_hit(ch->sigbus_index);
 }
 
-int nsv_channel_next(struct nsv_channel *ch, struct nsv_sqe *ret)
+int nsv_channel_ready(const struct nsv_channel *ch)
 {
 	uint32_t n, used;
-	int r = nsv_sq_ready(&ch->io.sq, &n);
+	int ret = nsv_sq_ready(&ch->io.sq, &n);
 
-	if (r == 0)
-		r = nsv_cq_used(&ch->io.reply, &used);
-	if (r < 0)
-		return r;
+	if (ret == 0)
+		ret = nsv_cq_used(&ch->io.reply, &used);
+	if (ret < 0)
+		return ret;
 	/* Every slot may still owe a reply, for an entry whose prompt the worker has. */
-	if (n == 0 || used + ch->geom.n_slot > ch->io.reply.mask)
-		return 1;
+	return n > 0 && used + ch->geom.n_slot <= ch->io.reply.mask;
+}
+
+int nsv_channel_next(struct nsv_channel *ch, struct nsv_sqe *ret)
+{
+	int ready = nsv_channel_ready(ch);
+
+	if (ready <= 0)
+		return ready < 0 ? ready : 1;
 	nsv_sq_peek(&ch->io.sq, ret);
 	ch->io.sq.head++;
 	return 0;

@@ -39,8 +39,11 @@ bool nsv_channel_broken(const struct nsv_channel *ch);
 
 /* ---- io thread */
 
-/* One entry into *ret: 0; 1: none, or its reply would have no room; -EPROTO: a hostile index. The
- * entry is the client's again only after nsv_channel_taken. */
+/* 1: an entry can be taken; 0: none is there, or its reply would have no room (a client that makes
+ * room rings, if it sees entries that were not taken); -EPROTO: a hostile index. */
+int nsv_channel_ready(const struct nsv_channel *ch);
+/* One entry into *ret: 0; 1: not ready; -EPROTO. It is the client's again only after
+ * nsv_channel_taken. */
 int nsv_channel_next(struct nsv_channel *ch, struct nsv_sqe *ret);
 /* Entries before `index` are the client's again. */
 void nsv_channel_taken(struct nsv_channel *ch, uint32_t index);

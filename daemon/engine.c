@@ -156,10 +156,10 @@ static int make_batch_space(struct nsv_engine *e, uint32_t batch_tokens)
 	e->batch.out_rows = calloc(n, sizeof(uint32_t));
 	e->batch.logits = calloc((size_t)n * e->info.desc->n_vocab, sizeof(float));
 	e->batch.text = calloc(2, e->info.text_need);
-	e->reqs = calloc(n, sizeof(struct nsv_request *));
+	e->jobs = calloc(n, sizeof(struct nsv_job *));
 	e->free_seqs = calloc(n, sizeof(uint32_t));
 	if (!e->batch.tokens || !e->batch.pos || !e->batch.slots || !e->batch.seqs ||
-		!e->batch.out_rows || !e->batch.logits || !e->batch.text || !e->reqs || !e->free_seqs)
+		!e->batch.out_rows || !e->batch.logits || !e->batch.text || !e->jobs || !e->free_seqs)
 		return -ENOMEM;
 	for (uint32_t i = 0; i < n; i++)
 		e->free_seqs[i] = n - 1 - i;
@@ -245,7 +245,7 @@ void nsv_engine_free(struct nsv_engine *e)
 	free(e->batch.out_rows);
 	free(e->batch.logits);
 	free(e->batch.text);
-	free(e->reqs);
+	free(e->jobs);
 	free(e->free_seqs);
 	nsv_sampler_deinit(&e->sampler);
 	nsv_step_plan_deinit(&e->plan);
@@ -264,38 +264,38 @@ void nsv_engine_free(struct nsv_engine *e)
 static void close_session(struct nsv_engine *e, struct nsv_session_close *close)
 {
 	for (uint32_t i = 0; i < e->max_requests; i++)
-		if (e->reqs[i] && e->reqs[i]->ch == close->ch)
-			nsv_engine_release(e, e->reqs[i]);
+		if (e->jobs[i] && e->jobs[i]->ch == close->ch)
+			nsv_engine_release(e, e->jobs[i]);
 	close->msg.kind = NSV_MSG_CLOSED;
 	nsv_mailbox_put(e->outbox, &close->msg);
 }
 
-static void cancel(struct nsv_engine *e, struct nsv_request *req)
+static void cancel(struct nsv_engine *e, struct nsv_job *job)
 {
-	if (!req->gen.done)
-		nsv_engine_finish(e, req, NSV_FINISH_CANCEL, NSV_E_OK, NULL);
+	if (!job->gen.done)
+		nsv_engine_finish(e, job, NSV_FINISH_CANCEL, NSV_E_OK, NULL);
 }
 
-static void release(struct nsv_engine *e, struct nsv_request *req)
+static void release(struct nsv_engine *e, struct nsv_job *job)
 {
-	nsv_engine_release(e, req);
-	req->release.msg.kind = NSV_MSG_RELEASED;
-	nsv_mailbox_put(e->outbox, &req->release.msg);
+	nsv_engine_release(e, job);
+	job->release.msg.kind = NSV_MSG_RELEASED;
+	nsv_mailbox_put(e->outbox, &job->release.msg);
 }
 
 static void handle(struct nsv_engine *e, struct nsv_msg *msg)
 {
-	struct nsv_request *req = ((struct nsv_request_msg *)msg)->req; /* where it is one */
+	struct nsv_job *job = ((struct nsv_job_msg *)msg)->job; /* where it is one */
 
 	switch (msg->kind) {
 	case NSV_MSG_SUBMIT:
-		nsv_engine_accept(e, req);
+		nsv_engine_accept(e, job);
 		break;
 	case NSV_MSG_CANCEL:
-		cancel(e, req);
+		cancel(e, job);
 		break;
 	case NSV_MSG_RELEASE:
-		release(e, req);
+		release(e, job);
 		break;
 	case NSV_MSG_CLOSE:
 		close_session(e, (struct nsv_session_close *)msg);

@@ -11,7 +11,7 @@
 #define NSV_DAEMON_ENGINE_H
 
 #include "daemon/model/model.h"
-#include "daemon/request.h"
+#include "daemon/job.h"
 
 struct nsv_engine;
 

@@ -27,7 +27,7 @@ struct nsv_engine {
 	struct nsv_sched sched;
 	struct nsv_step_plan plan;
 	struct nsv_sampler sampler;
-	struct nsv_request **reqs; /* (max_requests): by sequence index; NULL: free */
+	struct nsv_job **jobs; /* (max_requests): by sequence index; NULL: free */
 	uint32_t *free_seqs, n_free_seqs;
 	uint64_t arrivals;
 	struct { /* a step's batch, for the model */
@@ -57,15 +57,15 @@ struct nsv_engine {
 int nsv_engine_step(struct nsv_engine *e, struct nsv_err *err);
 
 /* A request comes in: its record, its slot, the scheduler, the answers. */
-void nsv_engine_accept(struct nsv_engine *e, struct nsv_request *req);
+void nsv_engine_accept(struct nsv_engine *e, struct nsv_job *job);
 /* It ends, for the reason given; held text goes out first unless it was cancelled or failed. */
-void nsv_engine_finish(struct nsv_engine *e, struct nsv_request *req, enum nsv_finish finish,
+void nsv_engine_finish(struct nsv_engine *e, struct nsv_job *job, enum nsv_finish finish,
 	enum nsv_code code, const char *text);
 /* Its record is free again. */
-void nsv_engine_release(struct nsv_engine *e, struct nsv_request *req);
+void nsv_engine_release(struct nsv_engine *e, struct nsv_job *job);
 /* Its logs and slot record are told to the client: publish, one event at most, bell. */
-void nsv_engine_tell(struct nsv_engine *e, struct nsv_request *req, enum nsv_cqe_kind kind);
+void nsv_engine_tell(struct nsv_engine *e, struct nsv_job *job, enum nsv_cqe_kind kind);
 /* Commits what the scheduler knows of it. */
-void nsv_engine_commit(struct nsv_engine *e, const struct nsv_request *req, enum nsv_seq_state state);
+void nsv_engine_commit(struct nsv_engine *e, const struct nsv_job *job, enum nsv_seq_state state);
 
 #endif

@@ -23,11 +23,11 @@ static void reply(struct nsv_session *se, const struct nsv_sqe *sqe, enum nsv_cq
 	nsv_channel_reply(&se->ch, &cqe);
 }
 
-static void reply_for(struct nsv_session *se, const struct nsv_request *req, enum nsv_cqe_kind kind)
+static void reply_for(struct nsv_session *se, const struct nsv_job *job, enum nsv_cqe_kind kind)
 {
-	struct nsv_sqe sqe = {.op = req->op, .request_id = req->id, .slot = (uint16_t)req->slot};
+	struct nsv_sqe sqe = {.op = job->op, .request_id = job->id, .slot = (uint16_t)job->slot};
 
-	reply(se, &sqe, kind, req->code);
+	reply(se, &sqe, kind, job->code);
 }
 
 /* The slot shows an end that the engine never saw. */
@@ -42,96 +42,96 @@ static void end_slot(struct nsv_session *se, struct nsv_session_slot *slot, enum
 	slot->phase = NSV_PHASE_ENDED;
 }
 
-static void free_request(struct nsv_session *se, struct nsv_session_slot *slot)
+static void free_job(struct nsv_session *se, struct nsv_session_slot *slot)
 {
 	nsv_user_release_request(se->user);
-	nsv_request_free(slot->req);
-	slot->req = NULL;
+	nsv_job_free(slot->job);
+	slot->job = NULL;
 }
 
 /* Refuses what was taken into a slot: its text is in the request. */
 static void refuse(struct nsv_session *se, struct nsv_session_slot *slot)
 {
-	struct nsv_request *req = slot->req;
+	struct nsv_job *job = slot->job;
 
-	nsv_debug("request %llu of session %llu is refused: %s", (unsigned long long)req->id,
-		(unsigned long long)se->id, req->err.text);
-	end_slot(se, slot, NSV_FINISH_ERROR, req->code, req->err.text);
-	reply_for(se, req, NSV_CQE_ERROR);
-	free_request(se, slot);
+	nsv_debug("request %llu of session %llu is refused: %s", (unsigned long long)job->id,
+		(unsigned long long)se->id, job->err.text);
+	end_slot(se, slot, NSV_FINISH_ERROR, job->code, job->err.text);
+	reply_for(se, job, NSV_CQE_ERROR);
+	free_job(se, slot);
 }
 
 /* ---- On its way */
 
-static bool fits(const struct nsv_session *se, struct nsv_request *req)
+static bool fits(const struct nsv_session *se, struct nsv_job *job)
 {
 	const struct nsv_engine_info *info = nsv_engine_get_info(se->server->engine);
-	uint64_t n = req->ids.n, pool = (uint64_t)info->n_block * info->block_size;
-	uint64_t wanted = n + (req->params.max_tokens ? req->params.max_tokens - 1 : 0);
+	uint64_t n = job->ids.n, pool = (uint64_t)info->n_block * info->block_size;
+	uint64_t wanted = n + (job->params.max_tokens ? job->params.max_tokens - 1 : 0);
 
 	if (n == 0)
-		req->code = nsv_fail(&req->err, NSV_E_PARAM, "the prompt is empty: no token to go on from");
+		job->code = nsv_fail(&job->err, NSV_E_PARAM, "the prompt is empty: no token to go on from");
 	else if (n >= info->desc->n_ctx)
-		req->code = nsv_fail(&req->err, NSV_E_CONTEXT,
+		job->code = nsv_fail(&job->err, NSV_E_CONTEXT,
 			"the prompt has %llu tokens; the context is %u, answer included",
 			(unsigned long long)n, info->desc->n_ctx);
 	else if (nsv_min_u64(wanted, info->desc->n_ctx) > pool)
-		req->code = nsv_fail(&req->err, NSV_E_NOMEM,
+		job->code = nsv_fail(&job->err, NSV_E_NOMEM,
 			"%llu tokens can never fit the KV pool: it has %u blocks of %u",
 			(unsigned long long)wanted, info->n_block, info->block_size);
 	else if (se->ch.geom.text_len < info->text_need)
-		req->code = nsv_fail(&req->err, NSV_E_LIMIT,
+		job->code = nsv_fail(&job->err, NSV_E_LIMIT,
 			"the session's text log has %u bytes; this model's tokens need %u",
 			se->ch.geom.text_len, info->text_need);
-	else if ((req->params.flags & NSV_PARAM_LOGPROBS) &&
-		 se->ch.geom.n_lp < 1 + req->params.n_logprob)
-		req->code = nsv_fail(&req->err, NSV_E_LIMIT,
+	else if ((job->params.flags & NSV_PARAM_LOGPROBS) &&
+		 se->ch.geom.n_lp < 1 + job->params.n_logprob)
+		job->code = nsv_fail(&job->err, NSV_E_LIMIT,
 			"the session's log-probability log has %u entries; a step needs %u",
-			se->ch.geom.n_lp, 1 + req->params.n_logprob);
+			se->ch.geom.n_lp, 1 + job->params.n_logprob);
 	else if (se->server->n_request >= se->server->config->max_requests)
-		req->code = nsv_fail(&req->err, NSV_E_LIMIT, "the daemon has %u requests: max_requests",
+		job->code = nsv_fail(&job->err, NSV_E_LIMIT, "the daemon has %u requests: max_requests",
 			se->server->n_request);
-	return req->code == NSV_E_OK;
+	return job->code == NSV_E_OK;
 }
 
 static void submit(struct nsv_session *se, struct nsv_session_slot *slot)
 {
-	struct nsv_request *req = slot->req;
+	struct nsv_job *job = slot->job;
 
-	if (!fits(se, req)) {
+	if (!fits(se, job)) {
 		refuse(se, slot);
 		return;
 	}
-	req->gen.seed = req->params.seed;
-	if (!(req->params.flags & NSV_PARAM_SEED) &&
-		getrandom(&req->gen.seed, sizeof(req->gen.seed), 0) < 0)
-		req->gen.seed = nsv_now_ns();
+	job->gen.seed = job->params.seed;
+	if (!(job->params.flags & NSV_PARAM_SEED) &&
+		getrandom(&job->gen.seed, sizeof(job->gen.seed), 0) < 0)
+		job->gen.seed = nsv_now_ns();
 	slot->phase = NSV_PHASE_COMMITTING;
 	se->server->n_request++;
-	nsv_engine_post(se->server->engine, &req->submit.msg);
+	nsv_engine_post(se->server->engine, &job->submit.msg);
 }
 
 static void start_output(struct nsv_session *se, struct nsv_session_slot *slot)
 {
-	struct nsv_request *req = slot->req;
+	struct nsv_job *job = slot->job;
 
 	slot->phase = NSV_PHASE_OUTPUT;
-	nsv_sink_begin(&req->sink, &se->ch, req->slot, req->id);
-	nsv_sink_state(&req->sink, NSV_SLOT_RUNNING);
-	reply_for(se, req, NSV_CQE_DONE);
+	nsv_sink_begin(&job->sink, &se->ch, job->slot, job->id);
+	nsv_sink_state(&job->sink, NSV_SLOT_RUNNING);
+	reply_for(se, job, NSV_CQE_DONE);
 	nsv_session_output(se, slot);
 }
 
 /* The request is parsed: to the engine, or its answer out. */
 static void go_on(struct nsv_session *se, struct nsv_session_slot *slot)
 {
-	if (slot->req->code != NSV_E_OK)
+	if (slot->job->code != NSV_E_OK)
 		refuse(se, slot);
 	else if (slot->cancel_sent) {
 		end_slot(se, slot, NSV_FINISH_CANCEL, NSV_E_OK, NULL);
-		nsv_channel_ring(&se->ch, &se->ch.io.rung);
-		free_request(se, slot);
-	} else if (slot->req->op == NSV_OP_SUBMIT)
+		reply_for(se, slot->job, NSV_CQE_DONE);
+		free_job(se, slot);
+	} else if (slot->job->op == NSV_OP_SUBMIT)
 		submit(se, slot);
 	else
 		start_output(se, slot);
@@ -139,45 +139,45 @@ static void go_on(struct nsv_session *se, struct nsv_session_slot *slot)
 
 static void end_output(struct nsv_session *se, struct nsv_session_slot *slot, enum nsv_finish finish)
 {
-	struct nsv_request *req = slot->req;
-	struct nsv_result result = {.finish = finish, .n_output = (uint32_t)req->ids_done};
+	struct nsv_job *job = slot->job;
+	struct nsv_result result = {.finish = finish, .n_output = (uint32_t)job->ids_done};
 
-	nsv_sink_finish(&req->sink, &result);
+	nsv_sink_finish(&job->sink, &result);
 	slot->phase = NSV_PHASE_ENDED;
-	free_request(se, slot);
+	free_job(se, slot);
 	nsv_channel_ring(&se->ch, &se->ch.io.rung);
 }
 
-static void pour(struct nsv_request *req)
+static void pour(struct nsv_job *job)
 {
-	size_t n_text = nsv_min(req->text_len - req->text_done, nsv_sink_text_room(&req->sink));
-	size_t n_ids = nsv_min(req->ids.n - req->ids_done, nsv_sink_token_room(&req->sink));
+	size_t n_text = nsv_min(job->text_len - job->text_done, nsv_sink_text_room(&job->sink));
+	size_t n_ids = nsv_min(job->ids.n - job->ids_done, nsv_sink_token_room(&job->sink));
 
 	if (n_text)
-		nsv_sink_text(&req->sink, req->text + req->text_done, n_text);
+		nsv_sink_text(&job->sink, job->text + job->text_done, n_text);
 	if (n_ids)
-		nsv_sink_tokens(&req->sink, req->ids.v + req->ids_done, n_ids);
-	req->text_done += n_text;
-	req->ids_done += n_ids;
-	nsv_sink_publish(&req->sink);
+		nsv_sink_tokens(&job->sink, job->ids.v + job->ids_done, n_ids);
+	job->text_done += n_text;
+	job->ids_done += n_ids;
+	nsv_sink_publish(&job->sink);
 }
 
-static bool is_poured(const struct nsv_request *req)
+static bool is_poured(const struct nsv_job *job)
 {
-	return req->text_done == req->text_len && req->ids_done == req->ids.n;
+	return job->text_done == job->text_len && job->ids_done == job->ids.n;
 }
 
 bool nsv_session_output(struct nsv_session *se, struct nsv_session_slot *slot)
 {
-	struct nsv_request *req = slot->req;
+	struct nsv_job *job = slot->job;
 
-	nsv_sink_stalled(&req->sink, false);
-	pour(req);
-	if (!is_poured(req)) { /* raise the flag, then look once more */
-		nsv_sink_stalled(&req->sink, true);
-		pour(req);
+	nsv_sink_stalled(&job->sink, false);
+	pour(job);
+	if (!is_poured(job)) { /* raise the flag, then look once more */
+		nsv_sink_stalled(&job->sink, true);
+		pour(job);
 	}
-	if (is_poured(req)) {
+	if (is_poured(job)) {
 		end_output(se, slot, NSV_FINISH_STOP);
 		return true;
 	}
@@ -204,70 +204,70 @@ static enum nsv_code check_entry(const struct nsv_session *se, const struct nsv_
 
 /* Copies prompt and parameters: what the client does to its arena from now on does not matter. */
 static enum nsv_code copy_input(
-	struct nsv_session *se, struct nsv_request *req, const struct nsv_sqe *sqe)
+	struct nsv_session *se, struct nsv_job *job, const struct nsv_sqe *sqe)
 {
 	const struct nsv_limits *limits = &se->server->config->limits;
 
 	if (sqe->prompt_len > limits->prompt_bytes)
-		return nsv_fail(&req->err, NSV_E_LIMIT, "the prompt has %u bytes: limits.prompt_bytes is %u",
+		return nsv_fail(&job->err, NSV_E_LIMIT, "the prompt has %u bytes: limits.prompt_bytes is %u",
 			sqe->prompt_len, limits->prompt_bytes);
 	if (sqe->params_len > NSV_SEQS_PARAMS_LEN)
-		return nsv_fail(&req->err, NSV_E_LIMIT, "the parameters have %u bytes, %u are allowed",
+		return nsv_fail(&job->err, NSV_E_LIMIT, "the parameters have %u bytes, %u are allowed",
 			sqe->params_len, NSV_SEQS_PARAMS_LEN);
-	req->input = malloc(sqe->prompt_len + 1u);
-	req->params_data = malloc(sqe->params_len + 1u);
-	if (!req->input || !req->params_data)
-		return nsv_fail(&req->err, NSV_E_NOMEM, "no memory for the prompt");
-	req->input_len = sqe->prompt_len;
-	req->params_len = sqe->params_len;
-	if (nsv_channel_copy(&se->ch, sqe->prompt_off, sqe->prompt_len, req->input) < 0 ||
-		nsv_channel_copy(&se->ch, sqe->params_off, sqe->params_len, req->params_data) < 0)
-		return nsv_fail(&req->err, NSV_E_PARAM, "prompt or parameters lie outside the arena");
+	job->input = malloc(sqe->prompt_len + 1u);
+	job->params_data = malloc(sqe->params_len + 1u);
+	if (!job->input || !job->params_data)
+		return nsv_fail(&job->err, NSV_E_NOMEM, "no memory for the prompt");
+	job->input_len = sqe->prompt_len;
+	job->params_len = sqe->params_len;
+	if (nsv_channel_copy(&se->ch, sqe->prompt_off, sqe->prompt_len, job->input) < 0 ||
+		nsv_channel_copy(&se->ch, sqe->params_off, sqe->params_len, job->params_data) < 0)
+		return nsv_fail(&job->err, NSV_E_PARAM, "prompt or parameters lie outside the arena");
 	return NSV_E_OK;
 }
 
-static struct nsv_request *new_request(
+static struct nsv_job *new_request(
 	struct nsv_session *se, const struct nsv_sqe *sqe, uint32_t index)
 {
-	struct nsv_request *req = calloc(1, sizeof(*req));
+	struct nsv_job *job = calloc(1, sizeof(*job));
 
-	if (!req)
+	if (!job)
 		return NULL;
-	nsv_request_init_msgs(req);
-	req->session = se;
-	req->ch = &se->ch;
-	req->id = sqe->request_id;
-	req->slot = sqe->slot;
-	req->uid = se->uid;
-	req->sq_index = index;
-	req->op = sqe->op;
-	req->flags = sqe->flags;
-	req->start_ns = nsv_now_ns();
-	return req;
+	nsv_job_init_msgs(job);
+	job->session = se;
+	job->ch = &se->ch;
+	job->id = sqe->request_id;
+	job->slot = sqe->slot;
+	job->uid = se->uid;
+	job->sq_index = index;
+	job->op = sqe->op;
+	job->flags = sqe->flags;
+	job->start_ns = nsv_now_ns();
+	return job;
 }
 
-static void prepare_status(struct nsv_session *se, struct nsv_request *req)
+static void prepare_status(struct nsv_session *se, struct nsv_job *job)
 {
-	if (nsv_status_text(se, &req->text, &req->text_len) < 0)
-		req->code = nsv_fail(&req->err, NSV_E_NOMEM, "no memory for the status");
+	if (nsv_status_text(se, &job->text, &job->text_len) < 0)
+		job->code = nsv_fail(&job->err, NSV_E_NOMEM, "no memory for the status");
 }
 
 static void begin(struct nsv_session *se, struct nsv_session_slot *slot, const struct nsv_sqe *sqe)
 {
-	struct nsv_request *req = slot->req;
+	struct nsv_job *job = slot->job;
 
-	req->code = copy_input(se, req, sqe);
-	if (req->code == NSV_E_OK && sqe->op == NSV_OP_FORK)
-		req->code = nsv_fail(&req->err, NSV_E_UNSUPPORTED, "fork is not supported");
-	if (req->code == NSV_E_OK && sqe->op == NSV_OP_STATUS) {
-		prepare_status(se, req);
-	} else if (req->code == NSV_E_OK && req->input_len > INLINE_LEN) {
+	job->code = copy_input(se, job, sqe);
+	if (job->code == NSV_E_OK && sqe->op == NSV_OP_FORK)
+		job->code = nsv_fail(&job->err, NSV_E_UNSUPPORTED, "fork is not supported");
+	if (job->code == NSV_E_OK && sqe->op == NSV_OP_STATUS) {
+		prepare_status(se, job);
+	} else if (job->code == NSV_E_OK && job->input_len > INLINE_LEN) {
 		slot->phase = NSV_PHASE_PREPARING;
 		se->n_preparing++;
-		nsv_mailbox_put(&se->server->worker.inbox, &req->prepare.msg);
+		nsv_mailbox_put(&se->server->worker.inbox, &job->prepare.msg);
 		return;
-	} else if (req->code == NSV_E_OK) {
-		nsv_request_prepare(req, se->server->tok);
+	} else if (job->code == NSV_E_OK) {
+		nsv_job_prepare(job, se->server->tok);
 	}
 	go_on(se, slot);
 }
@@ -293,8 +293,8 @@ static void take_request(struct nsv_session *se, const struct nsv_sqe *sqe, uint
 	*slot = (struct nsv_session_slot){.id = sqe->request_id};
 	enum nsv_code code = (enum nsv_code)nsv_user_charge_request(&se->server->users, se->user, &err);
 	if (code == NSV_E_OK) {
-		slot->req = new_request(se, sqe, index);
-		if (slot->req) {
+		slot->job = new_request(se, sqe, index);
+		if (slot->job) {
 			begin(se, slot, sqe);
 			return;
 		}
@@ -327,7 +327,7 @@ static void take_cancel(struct nsv_session *se, const struct nsv_sqe *sqe)
 		if (slot->phase == NSV_PHASE_OUTPUT)
 			end_output(se, slot, NSV_FINISH_CANCEL);
 		else if (slot->phase == NSV_PHASE_COMMITTING || slot->phase == NSV_PHASE_LIVE)
-			nsv_engine_post(se->server->engine, &slot->req->cancel.msg);
+			nsv_engine_post(se->server->engine, &slot->job->cancel.msg);
 		slot->cancel_sent = true;
 	}
 	struct nsv_sqe answer = *sqe;
@@ -351,18 +351,18 @@ void nsv_session_entry(struct nsv_session *se, const struct nsv_sqe *sqe, uint32
 
 /* ---- What the engine and the worker say */
 
-static struct nsv_session_slot *slot_of(const struct nsv_request *req)
+static struct nsv_session_slot *slot_of(const struct nsv_job *job)
 {
-	return &req->session->slots[req->slot];
+	return &job->session->slots[job->slot];
 }
 
-void nsv_session_prepared(struct nsv_request *req)
+void nsv_session_prepared(struct nsv_job *job)
 {
-	struct nsv_session *se = req->session;
+	struct nsv_session *se = job->session;
 
 	se->n_preparing--;
 	if (se->state == NSV_SESSION_OPEN) {
-		go_on(se, slot_of(req));
+		go_on(se, slot_of(job));
 		nsv_session_taken(se);
 	} else {
 		struct nsv_session_close *close = &se->close;
@@ -371,42 +371,42 @@ void nsv_session_prepared(struct nsv_request *req)
 	}
 }
 
-void nsv_session_accepted(struct nsv_request *req)
+void nsv_session_accepted(struct nsv_job *job)
 {
-	struct nsv_session *se = req->session;
+	struct nsv_session *se = job->session;
 
 	if (se->state != NSV_SESSION_OPEN)
 		return;
-	slot_of(req)->phase = NSV_PHASE_LIVE;
+	slot_of(job)->phase = NSV_PHASE_LIVE;
 	nsv_session_taken(se);
 }
 
-void nsv_session_ended(struct nsv_request *req)
+void nsv_session_ended(struct nsv_job *job)
 {
-	if (req->session->state == NSV_SESSION_OPEN)
-		slot_of(req)->phase = NSV_PHASE_ENDED;
+	if (job->session->state == NSV_SESSION_OPEN)
+		slot_of(job)->phase = NSV_PHASE_ENDED;
 }
 
-void nsv_session_released(struct nsv_request *req)
+void nsv_session_released(struct nsv_job *job)
 {
-	nsv_request_free(req);
+	nsv_job_free(job);
 }
 
 /* In an open session the engine lets go of the request first; in a closing one it has. */
 void nsv_session_release_slot(struct nsv_session *se, struct nsv_session_slot *slot)
 {
-	struct nsv_request *req = slot->req;
+	struct nsv_job *job = slot->job;
 	bool in_engine = slot->phase == NSV_PHASE_COMMITTING || slot->phase == NSV_PHASE_LIVE ||
 			 slot->phase == NSV_PHASE_ENDED;
 
-	if (req && in_engine)
+	if (job && in_engine)
 		se->server->n_request--;
-	if (req && in_engine && se->state == NSV_SESSION_OPEN) {
+	if (job && in_engine && se->state == NSV_SESSION_OPEN) {
 		nsv_user_release_request(se->user);
-		nsv_engine_post(se->server->engine, &req->release.msg);
-		slot->req = NULL;
-	} else if (req) {
-		free_request(se, slot);
+		nsv_engine_post(se->server->engine, &job->release.msg);
+		slot->job = NULL;
+	} else if (job) {
+		free_job(se, slot);
 	}
 	*slot = (struct nsv_session_slot){.phase = NSV_PHASE_FREE};
 }

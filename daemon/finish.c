@@ -4,145 +4,145 @@
 #include "daemon/clock.h"
 #include "daemon/engine_state.h"
 
-void nsv_engine_commit(struct nsv_engine *e, const struct nsv_request *req, enum nsv_seq_state state)
+void nsv_engine_commit(struct nsv_engine *e, const struct nsv_job *job, enum nsv_seq_state state)
 {
-	const struct nsv_sched_seq *q = &e->sched.seqs[req->gen.seq];
+	const struct nsv_sched_seq *q = &e->sched.seqs[job->gen.seq];
 	struct nsv_seq_commit next = {.state = state,
-		.n_token = req->gen.n_prompt + req->gen.n_output,
+		.n_token = job->gen.n_prompt + job->gen.n_output,
 		.n_past = q->where == NSV_SCHED_RUNNING ? q->n_past : 0,
 		.n_block = q->table.n};
 
-	nsv_seqs_commit(&e->seqs, req->gen.seq, &next);
+	nsv_seqs_commit(&e->seqs, job->gen.seq, &next);
 }
 
-static void post_event(struct nsv_request *req, enum nsv_cqe_kind kind, enum nsv_code code)
+static void post_event(struct nsv_job *job, enum nsv_cqe_kind kind, enum nsv_code code)
 {
-	struct nsv_cqe cqe = {.request_id = req->id,
+	struct nsv_cqe cqe = {.request_id = job->id,
 		.kind = (uint16_t)kind,
-		.slot = (uint16_t)req->slot,
+		.slot = (uint16_t)job->slot,
 		.code = code,
-		.text_end = req->sink.text_end,
-		.token_end = (uint32_t)req->sink.token_end};
-	struct nsv_cq_producer *ring = &req->ch->engine.event;
+		.text_end = job->sink.text_end,
+		.token_end = (uint32_t)job->sink.token_end};
+	struct nsv_cq_producer *ring = &job->ch->engine.event;
 
-	req->gen.last_event = ring->tail;
-	req->gen.event_sent = nsv_cq_post(ring, &cqe) == 0;
+	job->gen.last_event = ring->tail;
+	job->gen.event_sent = nsv_cq_post(ring, &cqe) == 0;
 }
 
-void nsv_engine_tell(struct nsv_engine *e, struct nsv_request *req, enum nsv_cqe_kind kind)
+void nsv_engine_tell(struct nsv_engine *e, struct nsv_job *job, enum nsv_cqe_kind kind)
 {
 	(void)e;
-	nsv_sink_publish(&req->sink);
+	nsv_sink_publish(&job->sink);
 	/* An event that the client has not taken yet will make it look at the slot: no second one. */
-	if (kind != NSV_CQE_TOKENS || !req->gen.event_sent ||
-		nsv_cq_taken(&req->ch->engine.event, req->gen.last_event) != 0)
-		post_event(req, kind, NSV_E_OK);
-	nsv_channel_ring(req->ch, &req->ch->engine.rung);
+	if (kind != NSV_CQE_TOKENS || !job->gen.event_sent ||
+		nsv_cq_taken(&job->ch->engine.event, job->gen.last_event) != 0)
+		post_event(job, kind, NSV_E_OK);
+	nsv_channel_ring(job->ch, &job->ch->engine.rung);
 }
 
-static void write_record(struct nsv_engine *e, struct nsv_request *req)
+static void write_record(struct nsv_engine *e, struct nsv_job *job)
 {
-	uint32_t seq = req->gen.seq;
+	uint32_t seq = job->gen.seq;
 
 	*nsv_seqs_ident(&e->seqs, seq) = (struct nsv_seq_ident){
-		.session_id = req->ch->down.head->head.session_id,
-		.request_id = req->id,
-		.seed = req->gen.seed,
+		.session_id = job->ch->down.head->head.session_id,
+		.request_id = job->id,
+		.seed = job->gen.seed,
 		.arrival = e->arrivals,
-		.uid = req->uid,
-		.slot = req->slot,
-		.n_prompt = req->gen.n_prompt,
-		.params_len = req->params_len,
+		.uid = job->uid,
+		.slot = job->slot,
+		.n_prompt = job->gen.n_prompt,
+		.params_len = job->params_len,
 	};
-	if (req->params_len)
-		memcpy(nsv_seqs_params(&e->seqs, seq), req->params_data, req->params_len);
-	memcpy(nsv_seqs_tokens(&e->seqs, seq), req->ids.v, req->ids.n * sizeof(*req->ids.v));
+	if (job->params_len)
+		memcpy(nsv_seqs_params(&e->seqs, seq), job->params_data, job->params_len);
+	memcpy(nsv_seqs_tokens(&e->seqs, seq), job->ids.v, job->ids.n * sizeof(*job->ids.v));
 }
 
 /* Where it ends at the latest: its own limit, the context's end, the pool's size. */
-static uint32_t most_tokens(const struct nsv_engine *e, const struct nsv_request *req)
+static uint32_t most_tokens(const struct nsv_engine *e, const struct nsv_job *job)
 {
 	uint64_t most = e->info.desc->n_ctx;
 
-	if (req->params.max_tokens)
-		most = nsv_min_u64(most, (uint64_t)req->ids.n + req->params.max_tokens);
+	if (job->params.max_tokens)
+		most = nsv_min_u64(most, (uint64_t)job->ids.n + job->params.max_tokens);
 	/* the last token is not computed, so it needs no slot */
 	return (uint32_t)nsv_min_u64(most, (uint64_t)e->info.n_block * e->info.block_size + 1);
 }
 
-void nsv_engine_accept(struct nsv_engine *e, struct nsv_request *req)
+void nsv_engine_accept(struct nsv_engine *e, struct nsv_job *job)
 {
 	uint32_t seq = e->free_seqs[--e->n_free_seqs]; /* the io thread admits max_requests at most */
 
-	req->gen.seq = seq;
-	req->gen.n_prompt = (uint32_t)req->ids.n;
-	req->gen.max_token = most_tokens(e, req);
+	job->gen.seq = seq;
+	job->gen.n_prompt = (uint32_t)job->ids.n;
+	job->gen.max_token = most_tokens(e, job);
 	e->arrivals++;
-	e->reqs[seq] = req;
-	write_record(e, req);
-	nsv_sched_add(&e->sched, seq, req->gen.n_prompt, e->arrivals, nsv_seqs_blocks(&e->seqs, seq),
+	e->jobs[seq] = job;
+	write_record(e, job);
+	nsv_sched_add(&e->sched, seq, job->gen.n_prompt, e->arrivals, nsv_seqs_blocks(&e->seqs, seq),
 		e->seqs.geom.n_block);
-	nsv_engine_commit(e, req, NSV_SEQ_WAITING);
+	nsv_engine_commit(e, job, NSV_SEQ_WAITING);
 
-	nsv_sink_begin(&req->sink, req->ch, req->slot, req->id);
-	nsv_sink_state(&req->sink, NSV_SLOT_QUEUED);
-	nsv_engine_tell(e, req, NSV_CQE_ACCEPTED);
+	nsv_sink_begin(&job->sink, job->ch, job->slot, job->id);
+	nsv_sink_state(&job->sink, NSV_SLOT_QUEUED);
+	nsv_engine_tell(e, job, NSV_CQE_ACCEPTED);
 	nsv_stat_add(&e->stats.n_accepted, 1);
-	nsv_mailbox_put(e->outbox, &req->answer.msg);
+	nsv_mailbox_put(e->outbox, &job->answer.msg);
 }
 
-static void flush_text(struct nsv_engine *e, struct nsv_request *req)
+static void flush_text(struct nsv_engine *e, struct nsv_job *job)
 {
 	char tail[16];
-	size_t n = nsv_detok_end(&req->gen.detok, tail), len;
+	size_t n = nsv_detok_end(&job->gen.detok, tail), len;
 	uint32_t which;
 
-	if (nsv_stop_feed(&req->stop, tail, n, e->batch.text, &len, &which) == 0)
-		len += nsv_stop_end(&req->stop, e->batch.text + len);
-	nsv_sink_text(&req->sink, e->batch.text, len);
+	if (nsv_stop_feed(&job->stop, tail, n, e->batch.text, &len, &which) == 0)
+		len += nsv_stop_end(&job->stop, e->batch.text + len);
+	nsv_sink_text(&job->sink, e->batch.text, len);
 }
 
-void nsv_engine_finish(struct nsv_engine *e, struct nsv_request *req, enum nsv_finish finish,
+void nsv_engine_finish(struct nsv_engine *e, struct nsv_job *job, enum nsv_finish finish,
 	enum nsv_code code, const char *text)
 {
 	uint64_t now = nsv_now_ns();
-	uint64_t run = req->gen.run_ns ? req->gen.run_ns : now;
-	uint64_t first = req->gen.first_ns ? req->gen.first_ns : now;
+	uint64_t run = job->gen.run_ns ? job->gen.run_ns : now;
+	uint64_t first = job->gen.first_ns ? job->gen.first_ns : now;
 	bool stopped = finish == NSV_FINISH_STOP && text;
 	struct nsv_result result = {.finish = finish,
 		.code = code,
-		.n_prompt = req->gen.n_prompt,
-		.n_output = req->gen.n_output,
-		.n_preempt = e->sched.seqs[req->gen.seq].n_preempt,
-		.seed = req->gen.seed,
-		.queue_ns = run - req->start_ns,
+		.n_prompt = job->gen.n_prompt,
+		.n_output = job->gen.n_output,
+		.n_preempt = e->sched.seqs[job->gen.seq].n_preempt,
+		.seed = job->gen.seed,
+		.queue_ns = run - job->start_ns,
 		.prefill_ns = first - run,
 		.decode_ns = now - first,
 		.stop = stopped ? text : NULL,
 		.text = stopped ? NULL : text};
 
 	if (!stopped && (finish == NSV_FINISH_STOP || finish == NSV_FINISH_LENGTH))
-		flush_text(e, req);
-	nsv_sched_remove(&e->sched, req->gen.seq);
-	nsv_seqs_commit(&e->seqs, req->gen.seq,
+		flush_text(e, job);
+	nsv_sched_remove(&e->sched, job->gen.seq);
+	nsv_seqs_commit(&e->seqs, job->gen.seq,
 		&(struct nsv_seq_commit){.state = NSV_SEQ_DONE,
-			.n_token = req->gen.n_prompt + req->gen.n_output,
+			.n_token = job->gen.n_prompt + job->gen.n_output,
 			.finish = finish,
 			.code = code});
-	req->gen.done = true;
-	nsv_sink_finish(&req->sink, &result);
-	nsv_engine_tell(e, req, NSV_CQE_FINISHED);
+	job->gen.done = true;
+	nsv_sink_finish(&job->sink, &result);
+	nsv_engine_tell(e, job, NSV_CQE_FINISHED);
 	nsv_stat_add(&e->stats.n_ended, 1);
-	nsv_mailbox_put(e->outbox, &req->end.msg);
+	nsv_mailbox_put(e->outbox, &job->end.msg);
 }
 
-void nsv_engine_release(struct nsv_engine *e, struct nsv_request *req)
+void nsv_engine_release(struct nsv_engine *e, struct nsv_job *job)
 {
-	uint32_t seq = req->gen.seq;
+	uint32_t seq = job->gen.seq;
 
-	if (!req->gen.done)
+	if (!job->gen.done)
 		nsv_sched_remove(&e->sched, seq);
 	nsv_seqs_commit(&e->seqs, seq, &(struct nsv_seq_commit){.state = NSV_SEQ_FREE});
-	e->reqs[seq] = NULL;
+	e->jobs[seq] = NULL;
 	e->free_seqs[e->n_free_seqs++] = seq;
 }

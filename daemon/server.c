@@ -158,20 +158,20 @@ static void on_hello_timer(struct nsv_source *src, enum nsv_event event, int res
 
 static void handle(struct nsv_server *s, struct nsv_msg *msg)
 {
-	struct nsv_request *req = ((struct nsv_request_msg *)msg)->req; /* where it is one */
+	struct nsv_job *job = ((struct nsv_job_msg *)msg)->job; /* where it is one */
 
 	switch (msg->kind) {
 	case NSV_MSG_PREPARED:
-		nsv_session_prepared(req);
+		nsv_session_prepared(job);
 		break;
 	case NSV_MSG_ACCEPTED:
-		nsv_session_accepted(req);
+		nsv_session_accepted(job);
 		break;
 	case NSV_MSG_ENDED:
-		nsv_session_ended(req);
+		nsv_session_ended(job);
 		break;
 	case NSV_MSG_RELEASED:
-		nsv_session_released(req);
+		nsv_session_released(job);
 		break;
 	case NSV_MSG_CLOSED:
 		nsv_session_closed((struct nsv_session_close *)msg);
@@ -266,18 +266,11 @@ static void visit_ready(struct nsv_server *s)
 	}
 }
 
-static bool has_entries(const struct nsv_session *se)
-{
-	uint32_t n;
-
-	return nsv_sq_ready(&se->ch.io.sq, &n) != 0 || n > 0;
-}
-
 /* Hot sessions with something new become ready. */
 static void look_at_hot(struct nsv_server *s)
 {
 	for (struct nsv_session *se = s->hot; se; se = se->next_hot)
-		if (has_entries(se))
+		if (nsv_channel_ready(&se->ch) != 0)
 			nsv_session_make_ready(se);
 }
 
@@ -289,7 +282,7 @@ static void cool_down(struct nsv_server *s)
 		s->hot = se->next_hot;
 		se->is_hot = false;
 		nsv_channel_set_waiting(&se->ch, true);
-		if (has_entries(se))
+		if (nsv_channel_ready(&se->ch) != 0)
 			nsv_session_make_ready(se);
 	}
 }

@@ -334,7 +334,7 @@ void nsv_session_taken(struct nsv_session *se)
 	for (uint32_t i = 0; i < se->ch.geom.n_slot; i++) {
 		const struct nsv_session_slot *slot = &se->slots[i];
 		if (slot->phase == NSV_PHASE_PREPARING || slot->phase == NSV_PHASE_COMMITTING)
-			back = (uint32_t)nsv_max(back, head - slot->req->sq_index);
+			back = (uint32_t)nsv_max(back, head - slot->job->sq_index);
 	}
 	nsv_channel_taken(&se->ch, head - back);
 	commit_record(se, 1);

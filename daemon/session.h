@@ -19,7 +19,7 @@ enum nsv_slot_phase {
 	NSV_PHASE_PREPARING,  /* the worker has it */
 	NSV_PHASE_COMMITTING, /* the engine has it; not in `seqs` yet */
 	NSV_PHASE_LIVE,
-	NSV_PHASE_OUTPUT,     /* a job's answer flows, as the client reads */
+	NSV_PHASE_OUTPUT,     /* its answer flows, as the client reads */
 	NSV_PHASE_ENDED,      /* the client has not said yet that it has seen the end */
 };
 
@@ -27,7 +27,7 @@ struct nsv_session_slot {
 	enum nsv_slot_phase phase;
 	bool cancel_sent;
 	uint64_t id;             /* of the request that has or had it */
-	struct nsv_request *req; /* NULL: refused, or free */
+	struct nsv_job *job; /* NULL: refused, or free */
 };
 
 struct nsv_session {
@@ -60,17 +60,17 @@ void nsv_session_drop(struct nsv_session *se, const char *why);
 void nsv_session_free(struct nsv_session *se);
 
 /* What the engine and the worker say. */
-void nsv_session_prepared(struct nsv_request *req);
-void nsv_session_accepted(struct nsv_request *req);
-void nsv_session_ended(struct nsv_request *req);
-void nsv_session_released(struct nsv_request *req);
+void nsv_session_prepared(struct nsv_job *job);
+void nsv_session_accepted(struct nsv_job *job);
+void nsv_session_ended(struct nsv_job *job);
+void nsv_session_released(struct nsv_job *job);
 void nsv_session_closed(struct nsv_session_close *close);
 
 /* ---- Between session.c and entry.c */
 
 /* Handles one entry, whose index in the ring is given. */
 void nsv_session_entry(struct nsv_session *se, const struct nsv_sqe *sqe, uint32_t index);
-/* Writes more of a job's output; true: it is all written, the slot has ended. */
+/* Writes more of an output; true: it is all written, the slot has ended. */
 bool nsv_session_output(struct nsv_session *se, struct nsv_session_slot *slot);
 /* Gives a slot whose end was acknowledged back. */
 void nsv_session_release_slot(struct nsv_session *se, struct nsv_session_slot *slot);

@@ -6,35 +6,35 @@
 
 /* ---- Rooms: a request whose reader is behind is paused before its token would find no place */
 
-static bool has_room(const struct nsv_engine *e, const struct nsv_request *req)
+static bool has_room(const struct nsv_engine *e, const struct nsv_job *job)
 {
-	bool wants_lps = req->params.flags & NSV_PARAM_LOGPROBS;
+	bool wants_lps = job->params.flags & NSV_PARAM_LOGPROBS;
 
-	return nsv_sink_text_room(&req->sink) >= e->info.text_need &&
-	       nsv_sink_token_room(&req->sink) >= 1 &&
-	       (!wants_lps || nsv_sink_lp_room(&req->sink) >= 1 + req->params.n_logprob);
+	return nsv_sink_text_room(&job->sink) >= e->info.text_need &&
+	       nsv_sink_token_room(&job->sink) >= 1 &&
+	       (!wants_lps || nsv_sink_lp_room(&job->sink) >= 1 + job->params.n_logprob);
 }
 
-static void pause_or_resume(struct nsv_engine *e, struct nsv_request *req)
+static void pause_or_resume(struct nsv_engine *e, struct nsv_job *job)
 {
-	bool room = has_room(e, req);
+	bool room = has_room(e, job);
 
-	if (room == !req->gen.stalled)
+	if (room == !job->gen.stalled)
 		return;
 	if (!room) { /* say so, then look again: the reader may have moved before it could see it */
-		nsv_sink_stalled(&req->sink, true);
-		if (has_room(e, req)) {
-			nsv_sink_stalled(&req->sink, false);
+		nsv_sink_stalled(&job->sink, true);
+		if (has_room(e, job)) {
+			nsv_sink_stalled(&job->sink, false);
 			return;
 		}
-		nsv_sink_state(&req->sink, NSV_SLOT_PAUSED);
-		nsv_engine_tell(e, req, NSV_CQE_TOKENS);
+		nsv_sink_state(&job->sink, NSV_SLOT_PAUSED);
+		nsv_engine_tell(e, job, NSV_CQE_TOKENS);
 	} else {
-		nsv_sink_stalled(&req->sink, false);
-		nsv_sink_state(&req->sink, NSV_SLOT_RUNNING);
+		nsv_sink_stalled(&job->sink, false);
+		nsv_sink_state(&job->sink, NSV_SLOT_RUNNING);
 	}
-	req->gen.stalled = !room;
-	nsv_sched_pause(&e->sched, req->gen.seq, !room);
+	job->gen.stalled = !room;
+	nsv_sched_pause(&e->sched, job->gen.seq, !room);
 }
 
 static void check_rooms(struct nsv_engine *e)
@@ -42,9 +42,9 @@ static void check_rooms(struct nsv_engine *e)
 	uint32_t n_paused = 0;
 
 	for (uint32_t i = 0; i < e->sched.n_run; i++)
-		pause_or_resume(e, e->reqs[e->sched.run[i]]);
+		pause_or_resume(e, e->jobs[e->sched.run[i]]);
 	for (uint32_t i = 0; i < e->sched.n_wait; i++)
-		pause_or_resume(e, e->reqs[e->sched.wait[i]]);
+		pause_or_resume(e, e->jobs[e->sched.wait[i]]);
 	for (uint32_t i = 0; i < e->sched.n_run; i++)
 		n_paused += e->sched.seqs[e->sched.run[i]].paused;
 	nsv_stat_set(&e->stats.n_paused, n_paused);
@@ -91,20 +91,20 @@ static struct nsv_batch make_batch(struct nsv_engine *e)
 static void commit_preempted(struct nsv_engine *e)
 {
 	for (uint32_t i = 0; i < e->plan.n_preempted; i++) {
-		struct nsv_request *req = e->reqs[e->plan.preempted[i]];
-		nsv_engine_commit(e, req, NSV_SEQ_WAITING);
-		nsv_sink_state(&req->sink, req->gen.stalled ? NSV_SLOT_PAUSED : NSV_SLOT_QUEUED);
+		struct nsv_job *job = e->jobs[e->plan.preempted[i]];
+		nsv_engine_commit(e, job, NSV_SEQ_WAITING);
+		nsv_sink_state(&job->sink, job->gen.stalled ? NSV_SLOT_PAUSED : NSV_SLOT_QUEUED);
 	}
 }
 
 static void mark_started(struct nsv_engine *e, uint64_t now)
 {
 	for (uint32_t i = 0; i < e->plan.n_item; i++) {
-		struct nsv_request *req = e->reqs[e->plan.items[i].seq];
-		if (!req->gen.run_ns)
-			req->gen.run_ns = now;
+		struct nsv_job *job = e->jobs[e->plan.items[i].seq];
+		if (!job->gen.run_ns)
+			job->gen.run_ns = now;
 		if (e->plan.items[i].n_past == 0)
-			nsv_sink_state(&req->sink, NSV_SLOT_RUNNING);
+			nsv_sink_state(&job->sink, NSV_SLOT_RUNNING);
 	}
 }
 
@@ -112,7 +112,7 @@ static void mark_started(struct nsv_engine *e, uint64_t now)
 
 /* Text of a token to the client. 1: a stop string is complete, *ret_stop is it. */
 static int write_text(
-	struct nsv_engine *e, struct nsv_request *req, int32_t token, const char **ret_stop)
+	struct nsv_engine *e, struct nsv_job *job, int32_t token, const char **ret_stop)
 {
 	const char *p;
 	size_t len, n;
@@ -121,58 +121,58 @@ static int write_text(
 
 	if (nsv_tok_piece(e->tok, token, false, &p, &len) < 0)
 		len = 0;
-	size_t n_raw = nsv_detok_feed(&req->gen.detok, p, len, raw);
-	int stop = nsv_stop_feed(&req->stop, raw, n_raw, e->batch.text, &n, &which);
-	nsv_sink_text(&req->sink, e->batch.text, n);
+	size_t n_raw = nsv_detok_feed(&job->gen.detok, p, len, raw);
+	int stop = nsv_stop_feed(&job->stop, raw, n_raw, e->batch.text, &n, &which);
+	nsv_sink_text(&job->sink, e->batch.text, n);
 	if (stop)
-		*ret_stop = req->stop.s[which].text;
+		*ret_stop = job->stop.s[which].text;
 	return stop;
 }
 
-static void end_or_go_on(struct nsv_engine *e, struct nsv_request *req, int32_t token)
+static void end_or_go_on(struct nsv_engine *e, struct nsv_job *job, int32_t token)
 {
-	bool is_end = nsv_tok_is_end(e->tok, token) && !(req->params.flags & NSV_PARAM_IGNORE_END);
+	bool is_end = nsv_tok_is_end(e->tok, token) && !(job->params.flags & NSV_PARAM_IGNORE_END);
 	const char *stop = NULL;
 
 	if (is_end)
-		nsv_engine_finish(e, req, NSV_FINISH_STOP, NSV_E_OK, NULL);
-	else if (write_text(e, req, token, &stop))
-		nsv_engine_finish(e, req, NSV_FINISH_STOP, NSV_E_OK, stop);
-	else if (req->gen.n_prompt + req->gen.n_output >= req->gen.max_token)
-		nsv_engine_finish(e, req, NSV_FINISH_LENGTH, NSV_E_OK, NULL);
+		nsv_engine_finish(e, job, NSV_FINISH_STOP, NSV_E_OK, NULL);
+	else if (write_text(e, job, token, &stop))
+		nsv_engine_finish(e, job, NSV_FINISH_STOP, NSV_E_OK, stop);
+	else if (job->gen.n_prompt + job->gen.n_output >= job->gen.max_token)
+		nsv_engine_finish(e, job, NSV_FINISH_LENGTH, NSV_E_OK, NULL);
 	else
-		nsv_engine_tell(e, req, NSV_CQE_TOKENS);
+		nsv_engine_tell(e, job, NSV_CQE_TOKENS);
 }
 
 /* Commit, then logs, then the client: a crash between any two loses nothing. */
 static void take_token(
-	struct nsv_engine *e, struct nsv_request *req, int32_t token, const struct nsv_lp *lps, uint32_t n_lp)
+	struct nsv_engine *e, struct nsv_job *job, int32_t token, const struct nsv_lp *lps, uint32_t n_lp)
 {
-	nsv_seqs_tokens(&e->seqs, req->gen.seq)[req->gen.n_prompt + req->gen.n_output] = token;
-	req->gen.n_output++;
-	nsv_sched_grow(&e->sched, req->gen.seq);
-	nsv_engine_commit(e, req, NSV_SEQ_RUNNING);
+	nsv_seqs_tokens(&e->seqs, job->gen.seq)[job->gen.n_prompt + job->gen.n_output] = token;
+	job->gen.n_output++;
+	nsv_sched_grow(&e->sched, job->gen.seq);
+	nsv_engine_commit(e, job, NSV_SEQ_RUNNING);
 	nsv_stat_add(&e->stats.n_output_token, 1);
-	if (!req->gen.first_ns)
-		req->gen.first_ns = nsv_now_ns();
-	nsv_sink_tokens(&req->sink, &token, 1);
+	if (!job->gen.first_ns)
+		job->gen.first_ns = nsv_now_ns();
+	nsv_sink_tokens(&job->sink, &token, 1);
 	if (n_lp)
-		nsv_sink_lps(&req->sink, lps, n_lp);
-	end_or_go_on(e, req, token);
+		nsv_sink_lps(&job->sink, lps, n_lp);
+	end_or_go_on(e, job, token);
 }
 
-static void sample(struct nsv_engine *e, struct nsv_request *req, const float *logits)
+static void sample(struct nsv_engine *e, struct nsv_job *job, const float *logits)
 {
 	struct nsv_lp lps[1 + NSV_MAX_LOGPROB];
-	uint32_t n_lp = req->params.flags & NSV_PARAM_LOGPROBS ? 1 + req->params.n_logprob : 0;
+	uint32_t n_lp = job->params.flags & NSV_PARAM_LOGPROBS ? 1 + job->params.n_logprob : 0;
 	int32_t token;
-	int ret = nsv_sample(&e->sampler, logits, &req->params, req->gen.seed, 0,
-		req->gen.n_prompt + req->gen.n_output, &token, lps, n_lp);
+	int ret = nsv_sample(&e->sampler, logits, &job->params, job->gen.seed, 0,
+		job->gen.n_prompt + job->gen.n_output, &token, lps, n_lp);
 
 	if (ret == 0)
-		take_token(e, req, token, lps, n_lp);
+		take_token(e, job, token, lps, n_lp);
 	else
-		nsv_engine_finish(e, req, NSV_FINISH_ERROR, NSV_E_NUMERIC,
+		nsv_engine_finish(e, job, NSV_FINISH_ERROR, NSV_E_NUMERIC,
 			"the model gave a logit that is not finite");
 }
 
@@ -182,14 +182,14 @@ static void take_results(struct nsv_engine *e)
 
 	for (uint32_t i = 0; i < e->plan.n_item; i++) {
 		const struct nsv_plan_item *item = &e->plan.items[i];
-		struct nsv_request *req = e->reqs[item->seq];
+		struct nsv_job *job = e->jobs[item->seq];
 
-		if (item->n_row > 1 || !req->gen.n_output)
+		if (item->n_row > 1 || !job->gen.n_output)
 			nsv_stat_add(&e->stats.n_prompt_token, item->n_row);
 		if (item->sample)
-			sample(e, req, e->batch.logits + (size_t)n_out++ * e->info.desc->n_vocab);
+			sample(e, job, e->batch.logits + (size_t)n_out++ * e->info.desc->n_vocab);
 		else
-			nsv_engine_commit(e, req, NSV_SEQ_RUNNING);
+			nsv_engine_commit(e, job, NSV_SEQ_RUNNING);
 	}
 }
 

@@ -6,7 +6,7 @@ static bool work(struct nsv_worker *w, struct nsv_msg *msg)
 {
 	if (msg->kind == NSV_MSG_STOP)
 		return false;
-	nsv_request_prepare(((struct nsv_request_msg *)msg)->req, w->tok);
+	nsv_job_prepare(((struct nsv_job_msg *)msg)->job, w->tok);
 	msg->kind = NSV_MSG_PREPARED;
 	nsv_mailbox_put(w->outbox, msg);
 	return true;

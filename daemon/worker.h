@@ -3,7 +3,7 @@
 #ifndef NSV_DAEMON_WORKER_H
 #define NSV_DAEMON_WORKER_H
 
-#include "daemon/request.h"
+#include "daemon/job.h"
 
 struct nsv_worker {
 	struct nsv_mailbox inbox, *outbox;

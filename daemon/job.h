@@ -1,14 +1,14 @@
-/* One entry of a client that takes time: a generation, or a job whose answer is an output (tokenize,
+/* One entry of a client that takes time: a generation, or one whose answer is an output (tokenize,
  * detokenize, status).
  *
  *     io thread: new -> [worker: prepare, if long] -> checked -> engine: commit, run, end
  *                                                        |                     |
- *     io thread: <------------- a job's output flows     <----- accepted, ended
+ *     io thread: <-------------- an output flows           <----- accepted, ended
  *
  * The io thread makes and frees it. Between submit and `ended` the engine part is the engine's; the
  * embedded messages let either side speak without allocating. */
-#ifndef NSV_DAEMON_REQUEST_H
-#define NSV_DAEMON_REQUEST_H
+#ifndef NSV_DAEMON_JOB_H
+#define NSV_DAEMON_JOB_H
 
 #include "daemon/channel.h"
 #include "daemon/mailbox.h"
@@ -32,13 +32,13 @@ enum nsv_msg_kind {
 	NSV_MSG_FAILED,    /* engine to io: the engine cannot go on */
 };
 
-struct nsv_request_msg {
+struct nsv_job_msg {
 	struct nsv_msg msg;
-	struct nsv_request *req;
+	struct nsv_job *job;
 };
 
-struct nsv_request {
-	struct nsv_request_msg submit, cancel, release, prepare, answer, end;
+struct nsv_job {
+	struct nsv_job_msg submit, cancel, release, prepare, answer, end;
 	struct nsv_session *session;
 	struct nsv_channel *ch;
 	uint64_t id;
@@ -74,9 +74,9 @@ struct nsv_request {
 	} gen;
 };
 
-void nsv_request_init_msgs(struct nsv_request *req);
-void nsv_request_free(struct nsv_request *req); /* NULL is fine */
-/* Parses and tokenizes what was copied: pure but for the request; any thread. Leaves req->code. */
-void nsv_request_prepare(struct nsv_request *req, const struct nsv_tok *tok);
+void nsv_job_init_msgs(struct nsv_job *job);
+void nsv_job_free(struct nsv_job *job); /* NULL is fine */
+/* Parses and tokenizes what was copied: pure but for the request; any thread. Leaves job->code. */
+void nsv_job_prepare(struct nsv_job *job, const struct nsv_tok *tok);
 
 #endif
