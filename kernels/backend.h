@@ -50,11 +50,13 @@ struct nsv_backend {
 		const struct nsv_part *part, const struct nsv_matrix *m, uint32_t n_m, void *dst);
 
 	/* Activations in the form that `matmul` reads (float, or quantised a row at a time).
-	 * acts_len: bytes for n_row rows. acts_set: from x (n_row, n_in), rows `ld` apart. */
+	 * acts_len: bytes for n_row rows. acts_set: from x (n_row, n_in), rows `ld` apart; acts
+	 * (64-aligned) may refer to x, which stays as it is until the last matmul that reads them. */
 	size_t (*acts_len)(uint32_t n_row, uint32_t n_in);
 	void (*acts_set)(const struct nsv_part *part, void *acts, const float *x, size_t ld,
 		uint32_t n_row, uint32_t n_in);
-	/* out[r * ld_out + o] = sum_i x[r][i] W[o][i] for a packed weight of n_out rows in all. */
+	/* out[r * ld_out + o] = sum_i x[r][i] W[o][i] for a packed weight of n_out rows in all;
+	 * n_row is that of acts_set. */
 	void (*matmul)(const struct nsv_part *part, float *out, size_t ld_out, const void *weight,
 		const void *acts, uint32_t n_row);
 

@@ -5,6 +5,11 @@
 
 #include <cpuid.h>
 
+/* Leaf 7, EDX: not in every compiler's cpuid.h. */
+#define EDX_AMX_BF16 (1u << 22)
+#define EDX_AMX_TILE (1u << 24)
+#define EDX_AMX_INT8 (1u << 25)
+
 #define XCR0_AVX 0x6u        /* XMM and YMM */
 #define XCR0_AVX512 0xe6u    /* and masks, ZMM */
 #define XCR0_AMX 0x60000u    /* tile configuration and data */
@@ -39,8 +44,8 @@ void nsv_cpuid_read(struct nsv_cpuid *ret)
 		has(b, bit_AVX512F | bit_AVX512BW | bit_AVX512DQ | bit_AVX512VL);
 	ret->avx512_vnni = ret->avx512 && has(c, bit_AVX512VNNI);
 	ret->avx512_bf16 = ret->avx512 && has(a1, bit_AVX512BF16);
-	ret->amx_int8 = (xcr0 & XCR0_AMX) == XCR0_AMX && has(d, bit_AMX_TILE | bit_AMX_INT8);
-	ret->amx_bf16 = (xcr0 & XCR0_AMX) == XCR0_AMX && has(d, bit_AMX_TILE | bit_AMX_BF16);
+	ret->amx_int8 = (xcr0 & XCR0_AMX) == XCR0_AMX && has(d, EDX_AMX_TILE | EDX_AMX_INT8);
+	ret->amx_bf16 = (xcr0 & XCR0_AMX) == XCR0_AMX && has(d, EDX_AMX_TILE | EDX_AMX_BF16);
 }
 
 #else

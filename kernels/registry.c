@@ -1,10 +1,12 @@
 /* The list of backends, the choice among them, and the one door to the cache's attention read. */
 #include "kernels/backend.h"
+#include "kernels/cpu/cpu.h"
 #include "kernels/ref/ref.h"
 
 #include <string.h>
 
 static const struct nsv_backend *const backends[] = {
+	&nsv_cpu_backend,
 	&nsv_model_backend,
 	&nsv_reference_backend,
 	NULL,

@@ -150,7 +150,9 @@ struct run_walk {
 
 	__device__ bool done() const
 	{
-		return at.seq_index == end.seq && at.item == end.item && at.run.begin >= end.tile;
+		if (at.seq_index != end.seq)
+			return at.seq_index > end.seq;
+		return at.item != end.item ? at.item > end.item : at.run.begin >= end.tile;
 	}
 
 	__device__ void next(const decode_args &args)

@@ -1,0 +1,594 @@
+/* Paged attention over sixteen lanes; attention-<isa>.c defines FN(name), SCORE_ROWS, VALUE_ROWS and
+ * VALUE_VECS (what fits its registers; the bits do not depend on them) and includes this.
+ *
+ * An item is a KV head of a sequence with a tile of its query positions and the query heads that share
+ * it: up to ROWS rows (query, head) that read the same keys. A history is taken in chunks
+ * (nsv_attn_chunk_edge), a chunk in strips of 256 keys: scores of all rows, sixteen keys a vector, one
+ * fma a dimension in order; then maximum, exp and sum, key i in lane i % 16; then values, sixteen
+ * dimensions a vector, one fma a key in order. Each row's arithmetic is its own: it depends on
+ * neither the other rows of the item nor who computes it.
+ *
+ * A chunk's result is a partial: (maximum, sum, padding; values (head_dim rounded up to 16)), folded into
+ * the row's total first to last. For few rows, partials go to scratch, so that members can share
+ * the chunks of one history; else an item folds its own.
+ *
+ * K with 16 keys adjacent and V with dimensions adjacent, both fp32, are read in place; any other
+ * layout, type or head size is gathered, sixteen keys at a time. */
+#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/vec.h"
+#include "kernels/half.h"
+
+#define ROWS 24u
+#define STRIP 256u
+#define DIM_MAX 1024u
+#define PART_HEAD NSV_ATTN_PART_HEAD
+
+struct item {
+	const struct nsv_attn_call *call;
+	const struct nsv_attn_seq *seq;
+	uint32_t kv_head, head0, n_head; /* the query heads */
+	uint32_t query0, n_query;        /* of the sequence's rows */
+	uint32_t n_row;                  /* n_query * n_head; row r is query r / n_head, head r % n_head */
+	uint32_t begin[ROWS], end[ROWS]; /* the keys that a row sees */
+	float *part[ROWS];               /* where the chunk's partial is made */
+};
+
+/* What an item needs, on the stack of the member that runs it. */
+struct work {
+	float q[DIM_MAX * ROWS];              /* (head_dim, n_row) */
+	float s[ROWS * STRIP];                /* scores, then weights */
+	float k[DIM_MAX * VF_N];              /* gathered: (head_dim, 16) */
+	float v[VF_N * DIM_MAX];              /* gathered: (16, dim) */
+	const float *v_row[STRIP];            /* of each key of the strip */
+	float chunk[ROWS * (DIM_MAX + PART_HEAD)];
+	float total[ROWS * (DIM_MAX + PART_HEAD)];
+};
+
+static uint32_t padded_dim(const struct nsv_attn_shape *s)
+{
+	return (s->head_dim + VF_N - 1) / VF_N * VF_N;
+}
+
+static uint32_t min_u32(uint32_t a, uint32_t b)
+{
+	return a < b ? a : b;
+}
+
+static uint32_t max_u32(uint32_t a, uint32_t b)
+{
+	return a > b ? a : b;
+}
+
+static uint32_t clamp_to(uint32_t x, uint32_t from, uint32_t n)
+{
+	return x <= from ? 0 : min_u32(x - from, n);
+}
+
+/* ---- Addresses -------------------------------------------------------------------------- */
+
+static bool k_in_place(const struct nsv_attn_shape *s)
+{
+	return s->kv_dtype == NSV_F32 && s->k.tok_stride == 1 && s->block_size % VF_N == 0;
+}
+
+static bool v_in_place(const struct nsv_attn_shape *s)
+{
+	return s->kv_dtype == NSV_F32 && s->v.dim_stride == 1 && s->head_dim % VF_N == 0;
+}
+
+/* Element offset of a position's dimension 0. */
+static int64_t place(const struct item *it, const struct nsv_kv_layout *l, uint32_t pos)
+{
+	const struct nsv_attn_shape *s = it->call->shape;
+	uint32_t log = (uint32_t)__builtin_ctz(s->block_size);
+	return it->seq->block_table[pos >> log] * l->block_stride +
+		(pos & (s->block_size - 1)) * l->tok_stride + it->kv_head * l->head_stride;
+}
+
+/* Keys pos .. pos + 15 to (head_dim, 16); those outside [begin, end) are zero. */
+static void gather_k(const struct item *it, uint32_t pos, uint32_t begin, uint32_t end, float *dst)
+{
+	const struct nsv_attn_shape *s = it->call->shape;
+	for (uint32_t i = 0; i < VF_N; i++) {
+		bool in = pos + i >= begin && pos + i < end;
+		int64_t at = in ? place(it, &s->k, pos + i) : 0;
+		for (uint32_t d = 0; d < s->head_dim; d++)
+			dst[d * VF_N + i] = in ? nsv_load_elem(s->kv_dtype, it->call->k,
+							 at + d * s->k.dim_stride)
+					       : 0.0f;
+	}
+}
+
+/* Values of one key, padded with zeros to whole vectors. */
+static void gather_v(const struct item *it, uint32_t pos, float *dst)
+{
+	const struct nsv_attn_shape *s = it->call->shape;
+	int64_t at = place(it, &s->v, pos);
+	uint32_t d = 0;
+	for (; d < s->head_dim; d++)
+		dst[d] = nsv_load_elem(s->kv_dtype, it->call->v, at + d * s->v.dim_stride);
+	for (; d < padded_dim(s); d++)
+		dst[d] = 0;
+}
+
+/* ---- Scores ----------------------------------------------------------------------------- */
+
+/* Sixteen keys against `rows` rows; rows is a constant wherever this is expanded. */
+ALWAYS_INLINE void score_rows(
+	uint32_t rows, const float *k, size_t k_stride, const float *q, uint32_t n_row, uint32_t n, float *s)
+{
+	vf acc[SCORE_ROWS];
+	UNROLL
+	for (uint32_t r = 0; r < rows; r++)
+		acc[r] = vf_set1(0);
+	for (uint32_t d = 0; d < n; d++) {
+		vf key = vf_load(k + d * k_stride);
+		UNROLL
+		for (uint32_t r = 0; r < rows; r++)
+			acc[r] = vf_fma(vf_set1(q[d * n_row + r]), key, acc[r]);
+	}
+	UNROLL
+	for (uint32_t r = 0; r < rows; r++)
+		vf_store(s + r * STRIP, acc[r]);
+}
+
+static void score_group(
+	const float *k, size_t k_stride, const float *q, uint32_t n_row, uint32_t n, float *s)
+{
+	for (uint32_t r = 0; r < n_row; r += SCORE_ROWS) {
+		const float *at = q + r;
+		float *to = s + r * STRIP;
+		switch (min_u32(n_row - r, SCORE_ROWS)) {
+#define CASE(c) \
+	case c: \
+		score_rows(c <= SCORE_ROWS ? c : 1, k, k_stride, at, n_row, n, to); \
+		break;
+			CASE(1)
+			CASE(2)
+			CASE(3)
+			CASE(4)
+			CASE(5)
+			CASE(6)
+			CASE(7)
+			CASE(8)
+#undef CASE
+		}
+	}
+}
+
+/* Scores of the strip's keys [begin, end), from whole groups of 16. */
+static void score_strip(
+	const struct item *it, struct work *w, uint32_t strip, uint32_t begin, uint32_t end)
+{
+	const struct nsv_attn_shape *s = it->call->shape;
+	bool in_place = k_in_place(s);
+	for (uint32_t pos = begin / VF_N * VF_N; pos < end; pos += VF_N) {
+		const float *k = w->k;
+		size_t stride = VF_N;
+		if (in_place) {
+			k = (const float *)it->call->k + place(it, &s->k, pos);
+			stride = (size_t)s->k.dim_stride;
+		} else {
+			gather_k(it, pos, begin, end, w->k);
+		}
+		score_group(k, stride, w->q, it->n_row, s->head_dim, w->s + (pos - strip));
+	}
+}
+
+/* ---- Weights ---------------------------------------------------------------------------- */
+
+/* cap * tanh(x / cap), tanh(y) = 1 - 2 / (e^2y + 1) */
+ALWAYS_INLINE vf cap_score(vf x, float cap)
+{
+	vf one = vf_set1(1.0f), two = vf_set1(2.0f), c = vf_set1(cap);
+	vf e = vf_exp(vf_mul(two, vf_div(x, c)));
+	return vf_mul(c, vf_sub(one, vf_div(two, vf_add(e, one))));
+}
+
+static void scale_values(float *part, uint32_t dim, vf by)
+{
+	for (uint32_t d = 0; d < dim; d += VF_N)
+		vf_store(part + PART_HEAD + d, vf_mul(vf_load(part + PART_HEAD + d), by));
+}
+
+/* Scales, caps and masks a row's scores in [from, to) of the strip; returns their largest. */
+static float finish_scores(const struct nsv_attn_shape *shape, float *s, uint32_t from, uint32_t to)
+{
+	const vf none = vf_set1(-INFINITY), scale = vf_set1(shape->scale);
+	vf max = none;
+	for (uint32_t i = from / VF_N * VF_N; i < to; i += VF_N) {
+		vf x = vf_mul(vf_load(s + i), scale);
+		if (shape->softcap > 0)
+			x = cap_score(x, shape->softcap);
+		x = vf_between(clamp_to(from, i, VF_N), clamp_to(to, i, VF_N), x, none);
+		max = vf_max(max, x);
+		vf_store(s + i, x);
+	}
+	return vf_hmax(max);
+}
+
+/* A row's weights of the strip, and its maximum, sums (16 lanes, kept in `sum`) and values so far
+ * brought to the new maximum. */
+static void weigh_row(const struct nsv_attn_shape *shape, float *s, uint32_t from, uint32_t to,
+	float *part, float *sum)
+{
+	float old = part[0], max = finish_scores(shape, s, from, to);
+	vf lanes = vf_load(sum), top;
+	max = old > max ? old : max;
+	top = vf_set1(max);
+	if (old != max && old != -INFINITY) {
+		vf by = vf_exp(vf_sub(vf_set1(old), top));
+		lanes = vf_mul(lanes, by);
+		scale_values(part, padded_dim(shape), by);
+	}
+	for (uint32_t i = from / VF_N * VF_N; i < to; i += VF_N) {
+		vf p = vf_exp(vf_sub(vf_load(s + i), top));
+		lanes = vf_add(lanes, p);
+		vf_store(s + i, p);
+	}
+	vf_store(sum, lanes);
+	part[0] = max;
+}
+
+/* ---- Values ----------------------------------------------------------------------------- */
+
+/* acc += p * v over the strip's keys [from, to); rows and vecs are constants where expanded. */
+ALWAYS_INLINE void value_rows(uint32_t rows, uint32_t vecs, float *const *part, uint32_t dim0,
+	const float *p, const float *const *v_row, uint32_t from, uint32_t to)
+{
+	vf acc[VALUE_ROWS][VALUE_VECS];
+	UNROLL
+	for (uint32_t r = 0; r < rows; r++)
+		UNROLL
+		for (uint32_t j = 0; j < vecs; j++)
+			acc[r][j] = vf_load(part[r] + PART_HEAD + dim0 + j * VF_N);
+	for (uint32_t t = from; t < to; t++) {
+		const float *v = v_row[t] + dim0;
+		vf val[VALUE_VECS];
+		UNROLL
+		for (uint32_t j = 0; j < vecs; j++)
+			val[j] = vf_load(v + j * VF_N);
+		UNROLL
+		for (uint32_t r = 0; r < rows; r++) {
+			vf w = vf_set1(p[r * STRIP + t]);
+			UNROLL
+			for (uint32_t j = 0; j < vecs; j++)
+				acc[r][j] = vf_fma(w, val[j], acc[r][j]);
+		}
+	}
+	UNROLL
+	for (uint32_t r = 0; r < rows; r++)
+		UNROLL
+		for (uint32_t j = 0; j < vecs; j++)
+			vf_store(part[r] + PART_HEAD + dim0 + j * VF_N, acc[r][j]);
+}
+
+/* All dimensions, for a constant number of rows. */
+ALWAYS_INLINE void value_dims(uint32_t rows, float *const *part, uint32_t dim, const float *p,
+	const float *const *v_row, uint32_t from, uint32_t to)
+{
+	uint32_t d = 0;
+	for (; d + VALUE_VECS * VF_N <= dim; d += VALUE_VECS * VF_N)
+		value_rows(rows, VALUE_VECS, part, d, p, v_row, from, to);
+	for (; d < dim; d += VF_N)
+		value_rows(rows, 1, part, d, p, v_row, from, to);
+}
+
+static void value_set(uint32_t rows, float *const *part, uint32_t dim, const float *p,
+	const float *const *v_row, uint32_t from, uint32_t to)
+{
+	if (from >= to)
+		return;
+	switch (rows) {
+#define CASE(c) \
+	case c: \
+		value_dims(c <= VALUE_ROWS ? c : 1, part, dim, p, v_row, from, to); \
+		break;
+		CASE(1)
+		CASE(2)
+		CASE(3)
+		CASE(4)
+		CASE(5)
+		CASE(6)
+#undef CASE
+	}
+}
+
+/* Rows r0 .. r0 + rows - 1 over the strip's keys [from, to): together where all see a key; before and
+ * after, each alone, so that a key that a row does not see is not even multiplied by zero. */
+static void value_span(const struct item *it, struct work *w, uint32_t r0, uint32_t rows,
+	uint32_t strip, uint32_t from, uint32_t to)
+{
+	uint32_t dim = padded_dim(it->call->shape), lo = from, hi = to;
+	const float *p = w->s + r0 * STRIP;
+	float *const *part = it->part + r0;
+	for (uint32_t r = r0; r < r0 + rows; r++) {
+		lo = max_u32(lo, clamp_to(it->begin[r], strip, STRIP));
+		hi = min_u32(hi, clamp_to(it->end[r], strip, STRIP));
+	}
+	if (lo >= hi)
+		lo = hi = to;
+	for (uint32_t r = 0; r < rows; r++) {
+		uint32_t b = max_u32(from, clamp_to(it->begin[r0 + r], strip, STRIP));
+		uint32_t e = min_u32(to, clamp_to(it->end[r0 + r], strip, STRIP));
+		value_set(1, part + r, dim, p + r * STRIP, w->v_row, b, min_u32(e, lo));
+	}
+	value_set(rows, part, dim, p, w->v_row, lo, hi);
+	for (uint32_t r = 0; r < rows && hi < to; r++) {
+		uint32_t e = min_u32(to, clamp_to(it->end[r0 + r], strip, STRIP));
+		value_set(1, part + r, dim, p + r * STRIP, w->v_row, hi, e);
+	}
+}
+
+/* The strip's keys [from, to), whose addresses are in v_row. */
+static void value_all(
+	const struct item *it, struct work *w, uint32_t strip, uint32_t from, uint32_t to)
+{
+	for (uint32_t r = 0; r < it->n_row; r += VALUE_ROWS)
+		value_span(it, w, r, min_u32(it->n_row - r, VALUE_ROWS), strip, from, to);
+}
+
+static void value_strip(
+	const struct item *it, struct work *w, uint32_t strip, uint32_t begin, uint32_t end)
+{
+	const struct nsv_attn_shape *s = it->call->shape;
+	if (v_in_place(s)) {
+		for (uint32_t pos = begin; pos < end; pos++)
+			w->v_row[pos - strip] =
+				(const float *)it->call->v + place(it, &s->v, pos);
+		value_all(it, w, strip, begin - strip, end - strip);
+		return;
+	}
+	for (uint32_t pos = begin; pos < end; pos += VF_N) {
+		uint32_t to = min_u32(pos + VF_N, end);
+		for (uint32_t i = pos; i < to; i++) {
+			gather_v(it, i, w->v + (i - pos) * DIM_MAX);
+			w->v_row[i - strip] = w->v + (i - pos) * DIM_MAX;
+		}
+		value_all(it, w, strip, pos - strip, to - strip);
+	}
+}
+
+/* ---- Chunks ----------------------------------------------------------------------------- */
+
+static void clear_part(float *part, uint32_t dim)
+{
+	memset(part, 0, (PART_HEAD + dim) * sizeof(float));
+	part[0] = -INFINITY;
+}
+
+/* The partials of keys [from, to), a chunk or what the rows see of it, into it->part. */
+static void run_chunk(const struct item *it, struct work *w, uint32_t from, uint32_t to)
+{
+	const struct nsv_attn_shape *shape = it->call->shape;
+	float sum[ROWS * VF_N] = {0};
+	for (uint32_t r = 0; r < it->n_row; r++)
+		clear_part(it->part[r], padded_dim(shape));
+	for (uint32_t strip = from / STRIP * STRIP; strip < to; strip += STRIP) {
+		uint32_t begin = max_u32(from, strip), end = min_u32(to, strip + STRIP);
+		score_strip(it, w, strip, begin, end);
+		for (uint32_t r = 0; r < it->n_row; r++) {
+			uint32_t b = clamp_to(it->begin[r], strip, STRIP);
+			uint32_t e = clamp_to(it->end[r], strip, STRIP);
+			if (b < e)
+				weigh_row(shape, w->s + r * STRIP, b, e, it->part[r], sum + r * VF_N);
+		}
+		value_strip(it, w, strip, begin, end);
+	}
+	for (uint32_t r = 0; r < it->n_row; r++)
+		it->part[r][1] = vf_sum(vf_load(sum + r * VF_N));
+}
+
+/* total = total + part, both brought to the larger maximum. An empty part changes nothing. */
+static void fold(float *total, const float *part, uint32_t dim)
+{
+	float max = total[0] > part[0] ? total[0] : part[0], lane[VF_N];
+	vf top = vf_set1(max);
+	vf a = vf_exp(vf_sub(vf_set1(total[0]), top)), b = vf_exp(vf_sub(vf_set1(part[0]), top));
+	if (part[0] == -INFINITY)
+		return;
+	vf_store(lane, vf_fma(vf_set1(part[1]), b, vf_mul(vf_set1(total[1]), a)));
+	total[0] = max;
+	total[1] = lane[0];
+	for (uint32_t d = PART_HEAD; d < PART_HEAD + dim; d += VF_N)
+		vf_store(total + d, vf_fma(vf_load(part + d), b, vf_mul(vf_load(total + d), a)));
+}
+
+static void write_out(const float *total, uint32_t n, float *out)
+{
+	vf sum = vf_set1(total[1]);
+	for (uint32_t d = 0; d < n; d += VF_N)
+		vf_store_n(out + d, vf_div(vf_load(total + PART_HEAD + d), sum), min_u32(n - d, VF_N));
+}
+
+/* ---- Items ------------------------------------------------------------------------------ */
+
+static size_t out_at(const struct item *it, uint32_t r)
+{
+	size_t row = (size_t)it->seq->row0 + it->query0 + r / it->n_head;
+	return row * it->call->plan->q_row_stride +
+		(size_t)(it->head0 + r % it->n_head) * it->call->shape->head_dim;
+}
+
+static void load_q(const struct item *it, struct work *w)
+{
+	for (uint32_t r = 0; r < it->n_row; r++) {
+		const float *q = it->call->q + out_at(it, r);
+		for (uint32_t d = 0; d < it->call->shape->head_dim; d++)
+			w->q[d * it->n_row + r] = q[d];
+	}
+}
+
+/* The keys that any row sees. */
+static uint32_t item_begin(const struct item *it)
+{
+	return it->begin[0];
+}
+
+static uint32_t item_end(const struct item *it)
+{
+	return it->end[it->n_row - 1];
+}
+
+static uint32_t chunk_from(const struct item *it, uint32_t c)
+{
+	return (uint32_t)nsv_max(nsv_attn_chunk_edge(c), item_begin(it));
+}
+
+static uint32_t chunk_to(const struct item *it, uint32_t c)
+{
+	return (uint32_t)nsv_min_u64(nsv_attn_chunk_edge(c + 1), item_end(it));
+}
+
+/* Every chunk, folded as it comes. */
+static void run_whole(struct item *it)
+{
+	struct work w;
+	uint32_t dim = padded_dim(it->call->shape), stride = dim + PART_HEAD;
+	uint32_t c = nsv_attn_n_chunk(item_begin(it) + 1ull) - 1;
+	load_q(it, &w);
+	for (uint32_t r = 0; r < it->n_row; r++) {
+		it->part[r] = w.chunk + r * stride;
+		clear_part(w.total + r * stride, dim);
+	}
+	for (; c < nsv_attn_n_chunk(item_end(it)); c++) {
+		run_chunk(it, &w, chunk_from(it, c), chunk_to(it, c));
+		for (uint32_t r = 0; r < it->n_row; r++)
+			fold(w.total + r * stride, it->part[r], dim);
+	}
+	for (uint32_t r = 0; r < it->n_row; r++)
+		write_out(w.total + r * stride, it->call->shape->head_dim,
+			it->call->out + out_at(it, r));
+}
+
+/* A partial in scratch: (n_row, n_head, n_chunk). */
+static float *part_at(const struct nsv_attn_call *call, size_t row, size_t head, size_t c)
+{
+	size_t stride = padded_dim(call->shape) + PART_HEAD;
+	return (float *)call->scratch +
+		((row * call->shape->n_head + head) * call->plan->n_chunk + c) * stride;
+}
+
+/* One chunk, its partials to scratch. */
+static void run_part(struct item *it, uint32_t c)
+{
+	struct work w;
+	load_q(it, &w);
+	for (uint32_t r = 0; r < it->n_row; r++)
+		it->part[r] = part_at(it->call, (size_t)it->seq->row0 + it->query0 + r / it->n_head,
+			it->head0 + r % it->n_head, c);
+	run_chunk(it, &w, chunk_from(it, c), chunk_to(it, c));
+}
+
+/* ---- Who does what ---------------------------------------------------------------------- */
+
+/* Work is dealt out by its cost, in one fixed order: each member walks all of it, takes its share. */
+struct deal {
+	const struct nsv_part *part;
+	uint64_t total, so_far; /* total 0: counting */
+	bool split;
+};
+
+static bool is_mine(struct deal *deal, uint64_t cost)
+{
+	uint64_t middle = deal->so_far + cost / 2;
+	deal->so_far += cost;
+	if (!deal->total)
+		return false;
+	return (unsigned __int128)middle * deal->part->count / deal->total == deal->part->index;
+}
+
+static void deal_item(struct deal *deal, struct item *it)
+{
+	if (!deal->split) {
+		if (is_mine(deal, (uint64_t)(item_end(it) - item_begin(it)) * it->n_row + 1))
+			run_whole(it);
+		return;
+	}
+	for (uint32_t c = nsv_attn_n_chunk(item_begin(it) + 1ull) - 1;
+		c < nsv_attn_n_chunk(item_end(it)); c++)
+		if (is_mine(deal, (uint64_t)(chunk_to(it, c) - chunk_from(it, c)) * it->n_row + 1))
+			run_part(it, c);
+}
+
+/* The keys that row `query` of a sequence sees. */
+static void row_keys(const struct nsv_attn_call *call, const struct nsv_attn_seq *seq,
+	uint32_t query, uint32_t *begin, uint32_t *end)
+{
+	uint32_t window = call->shape->window;
+	*end = seq->n_past + query + 1;
+	*begin = window && *end > window ? *end - window : 0;
+}
+
+/* The items of one tile of queries. */
+static void deal_tile(struct deal *deal, struct item *it)
+{
+	const struct nsv_attn_call *call = it->call;
+	uint32_t group = call->plan->group;
+	for (uint32_t kv = 0; kv < call->shape->n_kv_head; kv++)
+		for (uint32_t h = 0; h < group; h += ROWS) {
+			it->kv_head = kv;
+			it->head0 = kv * group + h;
+			it->n_head = min_u32(group - h, ROWS);
+			it->n_row = it->n_query * it->n_head;
+			for (uint32_t r = 0; r < it->n_row; r++)
+				row_keys(call, it->seq, it->query0 + r / it->n_head, &it->begin[r],
+					&it->end[r]);
+			deal_item(deal, it);
+		}
+}
+
+static void deal_all(struct deal *deal, const struct nsv_attn_call *call)
+{
+	uint32_t step = max_u32(1, ROWS / min_u32(call->plan->group, ROWS));
+	struct item it = {.call = call};
+	for (uint32_t i = 0; i < call->plan->n_seq; i++) {
+		it.seq = &call->seqs[i];
+		for (uint32_t q = 0; q < it.seq->n_query; q += step) {
+			it.query0 = q;
+			it.n_query = min_u32(step, it.seq->n_query - q);
+			deal_tile(deal, &it);
+		}
+	}
+}
+
+/* The partials of a row's heads begin .. end - 1, folded. */
+static void fold_row(const struct nsv_attn_call *call, const struct nsv_attn_seq *seq,
+	uint32_t query, size_t begin, size_t end)
+{
+	uint32_t dim = padded_dim(call->shape), first, last;
+	size_t row = (size_t)seq->row0 + query;
+	float total[DIM_MAX + PART_HEAD];
+	row_keys(call, seq, query, &first, &last);
+	for (size_t h = begin; h < end; h++) {
+		clear_part(total, dim);
+		for (uint32_t c = nsv_attn_n_chunk(first + 1ull) - 1; c < nsv_attn_n_chunk(last); c++)
+			fold(total, part_at(call, row, h, c), dim);
+		write_out(total, call->shape->head_dim,
+			call->out + row * call->plan->q_row_stride + h * call->shape->head_dim);
+	}
+}
+
+static void fold_all(const struct nsv_part *part, const struct nsv_attn_call *call)
+{
+	size_t begin, end;
+	nsv_part_range(part, call->shape->n_head, 1, &begin, &end);
+	for (uint32_t i = 0; i < call->plan->n_seq; i++)
+		for (uint32_t q = 0; q < call->seqs[i].n_query; q++)
+			fold_row(call, &call->seqs[i], q, begin, end);
+}
+
+void FN(attention)(const struct nsv_part *part, const struct nsv_attn_call *call)
+{
+	struct deal deal = {.part = part};
+	deal.split = part->count > 1 && call->plan->n_chunk > 1 &&
+		call->plan->n_row <= NSV_ATTN_SPLIT_ROWS;
+	deal_all(&deal, call);
+	deal.total = deal.so_far;
+	deal.so_far = 0;
+	deal_all(&deal, call);
+	if (!deal.split)
+		return;
+	nsv_team_barrier(part);
+	fold_all(part, call);
+}

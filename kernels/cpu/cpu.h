@@ -1,0 +1,63 @@
+/* The `cpu` backend: what CPU users run. One table of kernels a row of instruction sets, best first,
+ * the last plain C; all rows give the same bits (kernels/cpu/vec.h says how), so the numerics id is
+ * one. $NANOSERVE_CPU_ISA names the row to run. Attention keeps its tiles on the stack: half a MiB. */
+#ifndef NSV_KERNELS_CPU_CPU_H
+#define NSV_KERNELS_CPU_CPU_H
+
+#include "kernels/backend.h"
+#include "kernels/cpuid.h"
+
+/* The kernels that differ by instruction set; struct nsv_backend says what each does. */
+struct nsv_cpu_row {
+	const char *name;
+	bool (*supported)(const struct nsv_cpuid *id);
+	void (*acts_set)(const struct nsv_part *part, void *acts, const float *x, size_t ld,
+		uint32_t n_row, uint32_t n_in);
+	void (*matmul)(const struct nsv_part *part, float *out, size_t ld_out, const void *weight,
+		const void *acts, uint32_t n_row);
+	void (*rmsnorm)(const struct nsv_part *part, float *out, const float *x, const float *w,
+		size_t ld, uint32_t n_row, uint32_t n, float eps);
+	void (*add)(const struct nsv_part *part, float *x, const float *y, size_t n);
+	void (*add_bias)(const struct nsv_part *part, float *x, size_t ld, const float *bias,
+		uint32_t n_row, uint32_t n);
+	void (*rope)(const struct nsv_part *part, float *x, size_t ld, const float *cs,
+		uint32_t n_row, uint32_t n_head, uint32_t head_dim, uint32_t n_rot,
+		enum nsv_rope_kind kind);
+	void (*gate)(const struct nsv_part *part, float *out, const float *gate, const float *up,
+		size_t ld, uint32_t n_row, uint32_t n, enum nsv_act act);
+	void (*softmax)(
+		const struct nsv_part *part, float *p, const float *x, uint32_t n_row, uint32_t n);
+	void (*attention)(const struct nsv_part *part, const struct nsv_attn_call *call);
+};
+
+extern const struct nsv_backend nsv_cpu_backend;
+
+/* The rows that are built in, best first; a test drives each that is supported. */
+const struct nsv_cpu_row *nsv_cpu_rows(size_t *ret_n);
+
+/* The kernels of one instruction set: the functions that <op>-<isa>.c define. */
+#define NSV_CPU_DECLARE(isa) \
+	void nsv_cpu_acts_set_##isa(const struct nsv_part *part, void *acts, const float *x, \
+		size_t ld, uint32_t n_row, uint32_t n_in); \
+	void nsv_cpu_matmul_##isa(const struct nsv_part *part, float *out, size_t ld_out, \
+		const void *weight, const void *acts, uint32_t n_row); \
+	void nsv_cpu_rmsnorm_##isa(const struct nsv_part *part, float *out, const float *x, \
+		const float *w, size_t ld, uint32_t n_row, uint32_t n, float eps); \
+	void nsv_cpu_add_##isa(const struct nsv_part *part, float *x, const float *y, size_t n); \
+	void nsv_cpu_add_bias_##isa(const struct nsv_part *part, float *x, size_t ld, \
+		const float *bias, uint32_t n_row, uint32_t n); \
+	void nsv_cpu_rope_##isa(const struct nsv_part *part, float *x, size_t ld, const float *cs, \
+		uint32_t n_row, uint32_t n_head, uint32_t head_dim, uint32_t n_rot, \
+		enum nsv_rope_kind kind); \
+	void nsv_cpu_gate_##isa(const struct nsv_part *part, float *out, const float *gate, \
+		const float *up, size_t ld, uint32_t n_row, uint32_t n, enum nsv_act act); \
+	void nsv_cpu_softmax_##isa(const struct nsv_part *part, float *p, const float *x, \
+		uint32_t n_row, uint32_t n); \
+	void nsv_cpu_attention_##isa( \
+		const struct nsv_part *part, const struct nsv_attn_call *call);
+
+NSV_CPU_DECLARE(plain)
+NSV_CPU_DECLARE(avx2)
+NSV_CPU_DECLARE(avx512)
+
+#endif

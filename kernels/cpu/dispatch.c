@@ -1,0 +1,170 @@
+/* The table of instruction sets, the choice of a row, and the backend that calls through it. A row
+ * that needs AMX or BF16 products goes on top: its name, what it needs, its kernels. */
+#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/ops-any.h"
+#include "kernels/cpu/pack.h"
+
+#include <stdatomic.h>
+#include <string.h>
+
+#define ROW(row_name, has, isa) \
+	{ \
+		.name = row_name, .supported = has, .acts_set = nsv_cpu_acts_set_##isa, \
+		.matmul = nsv_cpu_matmul_##isa, .rmsnorm = nsv_cpu_rmsnorm_##isa, \
+		.add = nsv_cpu_add_##isa, .add_bias = nsv_cpu_add_bias_##isa, \
+		.rope = nsv_cpu_rope_##isa, .gate = nsv_cpu_gate_##isa, \
+		.softmax = nsv_cpu_softmax_##isa, .attention = nsv_cpu_attention_##isa, \
+	}
+
+#if defined(__x86_64__)
+
+static bool has_avx512_vnni(const struct nsv_cpuid *id)
+{
+	return id->avx512_vnni;
+}
+
+static bool has_avx2(const struct nsv_cpuid *id)
+{
+	return id->avx2;
+}
+
+#endif
+
+static bool has_all(const struct nsv_cpuid *id)
+{
+	(void)id;
+	return true;
+}
+
+static const struct nsv_cpu_row rows[] = {
+#if defined(__x86_64__)
+	ROW("avx512-vnni", has_avx512_vnni, avx512),
+	ROW("avx2", has_avx2, avx2),
+#endif
+	ROW("plain", has_all, plain),
+};
+
+/* The row that runs: chosen by probe, the same each time, so that who comes first does not matter. */
+static _Atomic(const struct nsv_cpu_row *) chosen;
+
+const struct nsv_cpu_row *nsv_cpu_rows(size_t *ret_n)
+{
+	*ret_n = NSV_ARRAY_LEN(rows);
+	return rows;
+}
+
+static int choose_row(
+	const char *forced, const struct nsv_cpu_row **ret_row, struct nsv_err *err)
+{
+	struct nsv_cpuid id;
+	nsv_cpuid_read(&id);
+	for (size_t i = 0; i < NSV_ARRAY_LEN(rows); i++) {
+		if (forced && strcmp(forced, rows[i].name))
+			continue;
+		if (rows[i].supported(&id)) {
+			*ret_row = &rows[i];
+			return 0;
+		}
+		if (forced)
+			return nsv_fail(err, -EINVAL,
+				"NANOSERVE_CPU_ISA=%s: this processor lacks it", forced);
+	}
+	return nsv_fail(err, -EINVAL,
+		"NANOSERVE_CPU_ISA=%.60s is none of avx512-vnni, avx2, plain", forced);
+}
+
+static int cpu_probe(struct nsv_err *err)
+{
+	const char *forced = getenv("NANOSERVE_CPU_ISA");
+	const struct nsv_cpu_row *row = NULL;
+	int r = choose_row(forced && *forced ? forced : NULL, &row, err);
+	if (r == 0)
+		atomic_store(&chosen, row);
+	return r;
+}
+
+/* Without a probe, the last row: plain C, which runs anywhere. */
+static const struct nsv_cpu_row *row_now(void)
+{
+	const struct nsv_cpu_row *row = atomic_load_explicit(&chosen, memory_order_relaxed);
+	return row ? row : &rows[NSV_ARRAY_LEN(rows) - 1];
+}
+
+static const char *cpu_isa(void)
+{
+	return row_now()->name;
+}
+
+static void cpu_acts_set(const struct nsv_part *part, void *acts, const float *x, size_t ld,
+	uint32_t n_row, uint32_t n_in)
+{
+	row_now()->acts_set(part, acts, x, ld, n_row, n_in);
+}
+
+static void cpu_matmul(const struct nsv_part *part, float *out, size_t ld_out, const void *weight,
+	const void *acts, uint32_t n_row)
+{
+	row_now()->matmul(part, out, ld_out, weight, acts, n_row);
+}
+
+static void cpu_rmsnorm(const struct nsv_part *part, float *out, const float *x, const float *w,
+	size_t ld, uint32_t n_row, uint32_t n, float eps)
+{
+	row_now()->rmsnorm(part, out, x, w, ld, n_row, n, eps);
+}
+
+static void cpu_add(const struct nsv_part *part, float *x, const float *y, size_t n)
+{
+	row_now()->add(part, x, y, n);
+}
+
+static void cpu_add_bias(const struct nsv_part *part, float *x, size_t ld, const float *bias,
+	uint32_t n_row, uint32_t n)
+{
+	row_now()->add_bias(part, x, ld, bias, n_row, n);
+}
+
+static void cpu_rope(const struct nsv_part *part, float *x, size_t ld, const float *cs,
+	uint32_t n_row, uint32_t n_head, uint32_t head_dim, uint32_t n_rot, enum nsv_rope_kind kind)
+{
+	row_now()->rope(part, x, ld, cs, n_row, n_head, head_dim, n_rot, kind);
+}
+
+static void cpu_gate(const struct nsv_part *part, float *out, const float *gate, const float *up,
+	size_t ld, uint32_t n_row, uint32_t n, enum nsv_act act)
+{
+	row_now()->gate(part, out, gate, up, ld, n_row, n, act);
+}
+
+static void cpu_softmax(
+	const struct nsv_part *part, float *p, const float *x, uint32_t n_row, uint32_t n)
+{
+	row_now()->softmax(part, p, x, n_row, n);
+}
+
+static void cpu_attention(const struct nsv_part *part, const struct nsv_attn_call *call)
+{
+	row_now()->attention(part, call);
+}
+
+const struct nsv_backend nsv_cpu_backend = {
+	.name = "cpu",
+	.numerics = 0x63707501, /* "cpu", 1: the orders of matmul-impl.h, attention-impl.h, ops-impl.h */
+	.k_dim_major = true,
+	.probe = cpu_probe,
+	.isa = cpu_isa,
+	.weight_len = nsv_cpu_weight_len,
+	.weight_pack = nsv_cpu_weight_pack,
+	.acts_len = nsv_cpu_acts_len,
+	.acts_set = cpu_acts_set,
+	.matmul = cpu_matmul,
+	.embed = nsv_cpu_embed,
+	.rmsnorm = cpu_rmsnorm,
+	.add = cpu_add,
+	.add_bias = cpu_add_bias,
+	.rope = cpu_rope,
+	.gate = cpu_gate,
+	.softmax = cpu_softmax,
+	.kv_append = nsv_cpu_kv_append,
+	.attention = cpu_attention,
+};

@@ -1,0 +1,327 @@
+/* Products of packed weights and quantised activations; the part that is the same on every row of the
+ * instruction-set table. matmul-<isa>.c defines, then includes this:
+ *
+ *     FN(name)             the function's name on this row
+ *     MAX_ROWS             rows of activations that share an unpacked block (a power of two)
+ *     Q8_SHIFT             what dot() subtracts from an 8-bit q by itself
+ *     struct quants        the q of 32 inputs and 16 rows, unpacked
+ *     vi                   16 integer sums
+ *     unpack(q, block, form)
+ *     dot(q, x, first, end, form, bias)   bias + the products of vectors first .. end - 1
+ *     vi_float(vi)         to vf
+ *
+ * The order, and so the numerics id: for each block of 32 inputs, growing,
+ *     acc = fma(d * dx, isum, acc), where isum = sum of (q - zero) * x, exact;
+ *     acc = fma(m, dx * xsum, acc), for types that have m. */
+#include "kernels/backend.h"
+#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/pack.h"
+#include "kernels/cpu/vec.h"
+
+#define ACTS_CACHED (512u * 1024u) /* bytes of activations that stay in cache while panels pass */
+#define AHEAD 4096u /* bytes that a single row's pass over the weights asks for in advance */
+
+/* ---- Activations ------------------------------------------------------------------------ */
+
+static void quant_block(const float *x, uint32_t n, int8_t *q, struct nsv_cpu_scale *scale)
+{
+	vf a = vf_load_n(x, n < VF_N ? n : VF_N);
+	vf b = n > VF_N ? vf_load_n(x + VF_N, n - VF_N) : vf_set1(0);
+	uint32_t bits = vf_hmax_bits(vf_max_abs(vf_max_abs(vf_set1(0), a), b));
+	float amax, d, by;
+	memcpy(&amax, &bits, sizeof(amax));
+	d = amax / 127.0f;
+	if (bits < 0x7f800000u && d >= 0x1p-126f) {
+		by = 127.0f / amax;
+		scale->sum[0] = vf_store_s8(q, vf_mul(a, vf_set1(by)));
+		scale->sum[1] = vf_store_s8(q + VF_N, vf_mul(b, vf_set1(by)));
+	} else {
+		d = bits < 0x7f800000u ? 0.0f : NAN;
+		memset(q, 0, NSV_CPU_BLOCK);
+		scale->sum[0] = scale->sum[1] = 0;
+	}
+	scale->d = d;
+	scale->d_sum = d * (float)(scale->sum[0] + scale->sum[1]);
+}
+
+/* Row r of the tile of h rows. */
+static void quant_row(
+	uint8_t *tile, uint32_t r, uint32_t h, const float *x, uint32_t n_in, size_t from, size_t to)
+{
+	size_t n_block = nsv_cpu_n_block(n_in);
+	int8_t *q = (int8_t *)tile + r * NSV_CPU_BLOCK;
+	struct nsv_cpu_scale *scale =
+		(struct nsv_cpu_scale *)(tile + n_block * h * NSV_CPU_BLOCK) + r;
+	for (size_t b = from; b < to; b++)
+		quant_block(x + b * NSV_CPU_BLOCK,
+			(uint32_t)nsv_min(n_in - b * NSV_CPU_BLOCK, NSV_CPU_BLOCK),
+			q + b * h * NSV_CPU_BLOCK, scale + b * h);
+}
+
+/* Members share rows; of a single row, blocks. */
+void FN(acts_set)(const struct nsv_part *part, void *acts, const float *x, size_t ld,
+	uint32_t n_row, uint32_t n_in)
+{
+	struct nsv_cpu_acts *a = acts;
+	size_t n_block = nsv_cpu_n_block(n_in), begin, end, from = 0, to = n_block;
+	nsv_part_range(part, n_row, 1, &begin, &end);
+	if (n_row == 1) {
+		begin = 0, end = 1;
+		nsv_part_range(part, n_block, 4, &from, &to);
+	}
+	for (size_t r = begin; r < end; r++) {
+		size_t row0 = r / NSV_CPU_TILE * NSV_CPU_TILE;
+		uint32_t h = (uint32_t)nsv_min(n_row - row0, NSV_CPU_TILE);
+		quant_row(a->tiles + row0 * nsv_cpu_acts_row_len(n_in), (uint32_t)(r - row0), h,
+			x + r * ld, n_in, from, to);
+	}
+	if (part->index == 0) {
+		a->x = x;
+		a->ld = ld;
+	}
+}
+
+/* ---- Quantised panels ------------------------------------------------------------------- */
+
+/* One panel against some rows of a tile. */
+struct job {
+	const uint8_t *panel;
+	const uint8_t *q;                  /* of the first row */
+	const struct nsv_cpu_scale *scale; /* likewise */
+	const float *x;                    /* the floats of the first row, rows ld apart */
+	size_t ld;
+	uint32_t h, n_in, zero; /* rows of the tile */
+	float *out;
+	size_t ld_out;
+	uint32_t n_lane; /* rows of the panel that exist */
+};
+
+ALWAYS_INLINE bool has_m(uint32_t form)
+{
+	return form == NSV_CPU_Q4_DM || form == NSV_CPU_Q4_DM32 || form == NSV_CPU_Q5_DM ||
+		form == NSV_CPU_Q5_DM32;
+}
+
+ALWAYS_INLINE bool has_f32_scales(uint32_t form)
+{
+	return form == NSV_CPU_Q4_DM32 || form == NSV_CPU_Q5_DM32 || form == NSV_CPU_Q8_DD32;
+}
+
+/* The i-th group of 16 scales. */
+ALWAYS_INLINE vf load_scales(const uint8_t *p, uint32_t form, uint32_t i)
+{
+	if (has_f32_scales(form))
+		return vf_load((const float *)(const void *)p + i * VF_N);
+	return vf_load_f16(p + i * VF_N * 2);
+}
+
+/* (q - zero) * x summed over vectors first .. end - 1, whose x add up to sum. */
+ALWAYS_INLINE vf block_sum(const struct quants *q, const int8_t *x, uint32_t first, uint32_t end,
+	uint32_t form, uint32_t zero, int32_t sum)
+{
+	int32_t shift = form >= NSV_CPU_Q8_D ? Q8_SHIFT : 0;
+	return vi_float(dot(q, x, first, end, form, (shift - (int32_t)zero) * sum));
+}
+
+ALWAYS_INLINE vf add_block(vf acc, const struct quants *q, const uint8_t *scales, const int8_t *x,
+	const struct nsv_cpu_scale *s, uint32_t form, uint32_t zero)
+{
+	vf d = load_scales(scales, form, 0), dx = vf_set1(s->d);
+	if (form == NSV_CPU_Q8_DD32) {
+		vf half = block_sum(q, x, 0, 4, form, zero, s->sum[0]);
+		acc = vf_fma(vf_mul(d, dx), half, acc);
+		half = block_sum(q, x, 4, 8, form, zero, s->sum[1]);
+		return vf_fma(vf_mul(load_scales(scales, form, 1), dx), half, acc);
+	}
+	if (has_m(form)) {
+		acc = vf_fma(vf_mul(d, dx), block_sum(q, x, 0, 8, form, 0, 0), acc);
+		return vf_fma(load_scales(scales, form, 1), vf_set1(s->d_sum), acc);
+	}
+	return vf_fma(vf_mul(d, dx),
+		block_sum(q, x, 0, 8, form, zero, s->sum[0] + s->sum[1]), acc);
+}
+
+/* `rows` and `form` are constants wherever this is expanded. */
+ALWAYS_INLINE void quant_rows(const struct job *job, uint32_t rows, uint32_t form)
+{
+	const size_t block_len = nsv_cpu_block_len(form), q_len = nsv_cpu_q_len(form);
+	const uint8_t *block = job->panel;
+	const int8_t *x = (const int8_t *)job->q;
+	const struct nsv_cpu_scale *scale = job->scale;
+	vf acc[MAX_ROWS];
+	UNROLL
+	for (uint32_t r = 0; r < rows; r++)
+		acc[r] = vf_set1(0);
+	for (size_t b = nsv_cpu_n_block(job->n_in); b; b--) {
+		struct quants q;
+		if (rows == 1)
+			for (size_t i = 0; i < block_len; i += NSV_CACHE_LINE)
+				__builtin_prefetch(block + AHEAD + i);
+		unpack(&q, block, form);
+		UNROLL
+		for (uint32_t r = 0; r < rows; r++)
+			acc[r] = add_block(acc[r], &q, block + q_len, x + r * NSV_CPU_BLOCK,
+				&scale[r], form, job->zero);
+		block += block_len;
+		x += job->h * NSV_CPU_BLOCK;
+		scale += job->h;
+	}
+	UNROLL
+	for (uint32_t r = 0; r < rows; r++)
+		vf_store_n(job->out + r * job->ld_out, acc[r], job->n_lane);
+}
+
+/* ---- Float panels ----------------------------------------------------------------------- */
+
+ALWAYS_INLINE vf load_float(const uint8_t *p, size_t i, uint32_t form)
+{
+	if (form == NSV_CPU_F32)
+		return vf_load((const float *)(const void *)p + i * VF_N);
+	return form == NSV_CPU_F16 ? vf_load_f16(p + i * VF_N * 2) : vf_load_bf16(p + i * VF_N * 2);
+}
+
+ALWAYS_INLINE void float_rows(const struct job *job, uint32_t rows, uint32_t form)
+{
+	vf acc[MAX_ROWS];
+	UNROLL
+	for (uint32_t r = 0; r < rows; r++)
+		acc[r] = vf_set1(0);
+	for (size_t i = 0; i < job->n_in; i++) {
+		vf w = load_float(job->panel, i, form);
+		UNROLL
+		for (uint32_t r = 0; r < rows; r++)
+			acc[r] = vf_fma(w, vf_set1(job->x[r * job->ld + i]), acc[r]);
+	}
+	UNROLL
+	for (uint32_t r = 0; r < rows; r++)
+		vf_store_n(job->out + r * job->ld_out, acc[r], job->n_lane);
+}
+
+/* ---- Loops ------------------------------------------------------------------------------ */
+
+/* Expands the kernels for one form; `rows` is a power of two up to MAX_ROWS. */
+ALWAYS_INLINE void form_rows(const struct job *job, uint32_t rows, uint32_t form)
+{
+#define ROWS(n) \
+	if (n <= MAX_ROWS && rows == n) { \
+		if (form >= NSV_CPU_F32) \
+			float_rows(job, n <= MAX_ROWS ? n : 1, form); \
+		else \
+			quant_rows(job, n <= MAX_ROWS ? n : 1, form); \
+		return; \
+	}
+	ROWS(16)
+	ROWS(8)
+	ROWS(4)
+	ROWS(2)
+	ROWS(1)
+#undef ROWS
+}
+
+#define FORM(form) \
+	static void rows_##form(const struct job *job, uint32_t rows) \
+	{ \
+		form_rows(job, rows, form); \
+	}
+FORM(NSV_CPU_Q4_D)
+FORM(NSV_CPU_Q4_DM)
+FORM(NSV_CPU_Q4_DM32)
+FORM(NSV_CPU_Q5_D)
+FORM(NSV_CPU_Q5_DM)
+FORM(NSV_CPU_Q5_DM32)
+FORM(NSV_CPU_Q8_D)
+FORM(NSV_CPU_Q8_DD32)
+FORM(NSV_CPU_F32)
+FORM(NSV_CPU_F16)
+FORM(NSV_CPU_BF16)
+#undef FORM
+
+typedef void rows_fn(const struct job *job, uint32_t rows);
+
+static rows_fn *const rows_fns[] = {
+	[NSV_CPU_Q4_D] = rows_NSV_CPU_Q4_D,
+	[NSV_CPU_Q4_DM] = rows_NSV_CPU_Q4_DM,
+	[NSV_CPU_Q4_DM32] = rows_NSV_CPU_Q4_DM32,
+	[NSV_CPU_Q5_D] = rows_NSV_CPU_Q5_D,
+	[NSV_CPU_Q5_DM] = rows_NSV_CPU_Q5_DM,
+	[NSV_CPU_Q5_DM32] = rows_NSV_CPU_Q5_DM32,
+	[NSV_CPU_Q8_D] = rows_NSV_CPU_Q8_D,
+	[NSV_CPU_Q8_DD32] = rows_NSV_CPU_Q8_DD32,
+	[NSV_CPU_F32] = rows_NSV_CPU_F32,
+	[NSV_CPU_F16] = rows_NSV_CPU_F16,
+	[NSV_CPU_BF16] = rows_NSV_CPU_BF16,
+};
+
+/* One panel against the h rows of a tile, in runs of powers of two. */
+static void run_tile(const struct job *tile, rows_fn *fn)
+{
+	struct job job = *tile;
+	uint32_t left = job.h, rows = MAX_ROWS;
+	while (left) {
+		while (rows > left)
+			rows /= 2;
+		fn(&job, rows);
+		left -= rows;
+		job.q += rows * NSV_CPU_BLOCK;
+		job.scale += rows;
+		job.x += rows * job.ld;
+		job.out += rows * job.ld_out;
+	}
+}
+
+/* One panel against rows row0 .. end - 1; row0 begins a tile. */
+static void run_panel(const struct job *panel, rows_fn *fn, const struct nsv_cpu_acts *acts,
+	size_t row0, size_t end, size_t n_row)
+{
+	size_t row_len = nsv_cpu_acts_row_len(panel->n_in);
+	struct job job = *panel;
+	for (size_t r = row0; r < end; r += NSV_CPU_TILE) {
+		job.h = (uint32_t)nsv_min(n_row - r, NSV_CPU_TILE);
+		job.q = acts->tiles + r * row_len;
+		job.scale = (const struct nsv_cpu_scale *)(const void *)(job.q +
+			nsv_cpu_n_block(job.n_in) * job.h * NSV_CPU_BLOCK);
+		job.x = acts->x + r * acts->ld;
+		job.out = panel->out + r * job.ld_out;
+		run_tile(&job, fn);
+	}
+}
+
+static uint32_t mat_of(const struct nsv_cpu_weight *w, size_t panel)
+{
+	uint32_t i = 0;
+	while (i + 1 < w->n_mat && panel >= w->mats[i + 1].panel0)
+		i++;
+	return i;
+}
+
+/* Panels begin .. end - 1 against some rows. */
+static void run_panels(const struct nsv_cpu_weight *w, const struct nsv_cpu_acts *acts, float *out,
+	size_t ld_out, size_t begin, size_t end, size_t row0, size_t row_end, size_t n_row)
+{
+	struct job job = {.ld = acts->ld, .n_in = w->n_in, .ld_out = ld_out};
+	size_t out0 = 0;
+	for (uint32_t i = 0, of = mat_of(w, begin); i < of; i++)
+		out0 += w->mats[i].n_out;
+	for (size_t p = begin; p < end; p++) {
+		const struct nsv_cpu_mat *mat = &w->mats[mat_of(w, p)];
+		size_t at = p - mat->panel0;
+		if (at == 0 && p > begin)
+			out0 += mat[-1].n_out;
+		job.panel = (const uint8_t *)w + mat->off + at * mat->panel_len;
+		job.zero = mat->zero;
+		job.n_lane = (uint32_t)nsv_min(mat->n_out - at * NSV_CPU_PANEL, NSV_CPU_PANEL);
+		job.out = out + out0 + at * NSV_CPU_PANEL;
+		run_panel(&job, rows_fns[mat->form], acts, row0, row_end, n_row);
+	}
+}
+
+void FN(matmul)(const struct nsv_part *part, float *out, size_t ld_out, const void *weight,
+	const void *acts, uint32_t n_row)
+{
+	const struct nsv_cpu_weight *w = weight;
+	size_t begin, end, step = ACTS_CACHED / nsv_cpu_acts_row_len(w->n_in);
+	step = nsv_max(step / NSV_CPU_TILE, 1) * NSV_CPU_TILE;
+	nsv_part_range(part, w->n_panel, 1, &begin, &end);
+	for (size_t r = 0; r < n_row && begin < end; r += step)
+		run_panels(w, acts, out, ld_out, begin, end, r, nsv_min(r + step, n_row), n_row);
+}

@@ -1,0 +1,276 @@
+/* Repacks stored weights once, at load; the layout is drawn in pack.h. The bits of q, d and m are
+ * those of the file: nothing is rounded, but K types' d * scale, which is exact in fp32. */
+#include "kernels/cpu/pack.h"
+#include "kernels/half.h"
+
+/* ---- Reading stored blocks -------------------------------------------------------------- */
+
+static void read_nibbles(const uint8_t *p, uint8_t *q)
+{
+	for (int i = 0; i < 16; i++) {
+		q[i] = p[i] & 15;
+		q[i + 16] = p[i] >> 4;
+	}
+}
+
+static void add_fifth(const uint8_t *bits, uint8_t *q)
+{
+	for (int i = 0; i < 32; i++)
+		q[i] |= (uint8_t)((bits[i / 8] >> (i % 8) & 1) << 4);
+}
+
+static void read_q4_q5(uint32_t dtype, const uint8_t *p, struct nsv_cpu_block *ret)
+{
+	bool has_m = dtype == NSV_Q4_1 || dtype == NSV_Q5_1;
+	bool five = dtype == NSV_Q5_0 || dtype == NSV_Q5_1;
+	const uint8_t *bits = p + (has_m ? 4 : 2);
+	ret->d[0] = ret->d[1] = nsv_load_f16(p);
+	ret->m = has_m ? nsv_load_f16(p + 2) : 0;
+	read_nibbles(five ? bits + 4 : bits, ret->q);
+	if (five)
+		add_fifth(bits, ret->q);
+}
+
+static void read_q8(const uint8_t *p, struct nsv_cpu_block *ret)
+{
+	ret->d[0] = ret->d[1] = nsv_load_f16(p);
+	ret->m = 0;
+	for (int i = 0; i < 32; i++)
+		ret->q[i] = p[2 + i] ^ 0x80;
+}
+
+/* The j-th of 8 blocks of a Q4_K or Q5_K super-block: scales of 6 bits, the last 4 in two parts. */
+static void read_k45(uint32_t dtype, const uint8_t *p, size_t j, struct nsv_cpu_block *ret)
+{
+	const uint8_t *s = p + 4, *nibbles = p + (dtype == NSV_Q5_K ? 48 : 16) + j / 2 * 32;
+	uint32_t scale = s[j % 4], min = s[j % 4 + 4];
+	if (j < 4) {
+		scale &= 63;
+		min &= 63;
+	} else {
+		uint32_t high_scale = scale >> 6 << 4, high_min = min >> 6 << 4;
+		scale = (s[j + 4] & 15u) | high_scale;
+		min = s[j + 4] >> 4 | high_min;
+	}
+	ret->d[0] = ret->d[1] = nsv_load_f16(p) * (float)scale;
+	ret->m = -(nsv_load_f16(p + 2) * (float)min);
+	for (int i = 0; i < 32; i++) {
+		ret->q[i] = j % 2 ? nibbles[i] >> 4 : nibbles[i] & 15;
+		if (dtype == NSV_Q5_K)
+			ret->q[i] |= (uint8_t)((p[16 + i] >> j & 1) << 4);
+	}
+}
+
+/* The j-th of 8 blocks of a Q6_K super-block: a half has four, which share bytes of both parts. */
+static void read_k6(const uint8_t *p, size_t j, struct nsv_cpu_block *ret)
+{
+	const uint8_t *low = p + j / 4 * 64 + j % 2 * 32, *high = p + 128 + j / 4 * 32;
+	float d = nsv_load_f16(p + 208);
+	for (int i = 0; i < 2; i++)
+		ret->d[i] = d * (float)(int8_t)p[192 + 2 * j + (size_t)i];
+	ret->m = 0;
+	for (int i = 0; i < 32; i++) {
+		uint32_t nibble = j % 4 < 2 ? low[i] & 15u : low[i] >> 4;
+		ret->q[i] = (uint8_t)(nibble | (high[i] >> (j % 4 * 2) & 3u) << 4);
+	}
+}
+
+void nsv_cpu_read_block(uint32_t dtype, const void *row, size_t b, struct nsv_cpu_block *ret)
+{
+	const struct nsv_dtype_info *info = nsv_dtype_info(dtype);
+	size_t per = info->n_elem / NSV_CPU_BLOCK;
+	const uint8_t *p = (const uint8_t *)row + b / per * info->n_byte;
+	if (dtype == NSV_Q8_0)
+		read_q8(p, ret);
+	else if (dtype == NSV_Q4_K || dtype == NSV_Q5_K)
+		read_k45(dtype, p, b % per, ret);
+	else if (dtype == NSV_Q6_K)
+		read_k6(p, b % per, ret);
+	else
+		read_q4_q5(dtype, p, ret);
+}
+
+uint32_t nsv_cpu_zero(uint32_t dtype)
+{
+	switch (dtype) {
+	case NSV_Q4_0:
+		return 8;
+	case NSV_Q5_0:
+		return 16;
+	case NSV_Q8_0:
+		return 128;
+	case NSV_Q6_K:
+		return 32;
+	default:
+		return 0;
+	}
+}
+
+/* ---- Sizes ------------------------------------------------------------------------------ */
+
+static uint32_t form_of(uint32_t dtype)
+{
+	switch (dtype) {
+	case NSV_Q4_0:
+		return NSV_CPU_Q4_D;
+	case NSV_Q4_1:
+		return NSV_CPU_Q4_DM;
+	case NSV_Q4_K:
+		return NSV_CPU_Q4_DM32;
+	case NSV_Q5_0:
+		return NSV_CPU_Q5_D;
+	case NSV_Q5_1:
+		return NSV_CPU_Q5_DM;
+	case NSV_Q5_K:
+		return NSV_CPU_Q5_DM32;
+	case NSV_Q8_0:
+		return NSV_CPU_Q8_D;
+	case NSV_Q6_K:
+		return NSV_CPU_Q8_DD32;
+	case NSV_F16:
+		return NSV_CPU_F16;
+	case NSV_BF16:
+		return NSV_CPU_BF16;
+	default:
+		return NSV_CPU_F32;
+	}
+}
+
+static size_t panel_len(uint32_t form, uint32_t n_in)
+{
+	if (form < NSV_CPU_F32)
+		return n_in / NSV_CPU_BLOCK * nsv_cpu_block_len(form);
+	return (size_t)n_in * NSV_CPU_PANEL * (form == NSV_CPU_F32 ? 4 : 2);
+}
+
+/* Fills the header; *ret_len: bytes of header and panels. */
+static int lay_out(
+	const struct nsv_matrix *m, uint32_t n_m, struct nsv_cpu_weight *w, size_t *ret_len)
+{
+	size_t off = sizeof(*w), len, n_out = 0;
+	*w = (struct nsv_cpu_weight){.n_in = m[0].n_in, .n_mat = n_m};
+	for (uint32_t i = 0; i < n_m; i++) {
+		uint32_t n_panel = m[i].n_out / NSV_CPU_PANEL + (m[i].n_out % NSV_CPU_PANEL != 0);
+		struct nsv_cpu_mat *mat = &w->mats[i];
+		mat->form = form_of(m[i].dtype);
+		mat->zero = nsv_cpu_zero(m[i].dtype);
+		mat->n_out = m[i].n_out;
+		mat->panel0 = w->n_panel;
+		mat->panel_len = panel_len(mat->form, w->n_in);
+		if (!nsv_align_up(off, NSV_CACHE_LINE, &off))
+			return -EOVERFLOW;
+		mat->off = off;
+		if (!nsv_mul(n_panel, mat->panel_len, &len) || !nsv_add(off, len, &off))
+			return -EOVERFLOW;
+		n_out += m[i].n_out;
+		w->n_panel += n_panel;
+	}
+	if (n_out > UINT32_MAX - NSV_CPU_PANEL * NSV_CPU_MAT_MAX)
+		return -EOVERFLOW;
+	w->n_out = (uint32_t)n_out;
+	*ret_len = off;
+	return 0;
+}
+
+int nsv_cpu_weight_len(const struct nsv_matrix *m, uint32_t n_m, size_t *ret_len)
+{
+	struct nsv_cpu_weight w;
+	size_t row_len;
+	if (n_m == 0 || n_m > NSV_CPU_MAT_MAX)
+		return -EINVAL;
+	for (uint32_t i = 0; i < n_m; i++) {
+		int r = nsv_dtype_row_len(m[i].dtype, m[i].n_in, &row_len);
+		if (r < 0)
+			return r;
+		if (!m[i].n_in || !m[i].n_out || m[i].n_in != m[0].n_in)
+			return -EINVAL;
+	}
+	return lay_out(m, n_m, &w, ret_len);
+}
+
+/* ---- Packing ---------------------------------------------------------------------------- */
+
+static void put_q(uint32_t form, uint8_t *block, uint32_t row, const uint8_t *q)
+{
+	for (uint32_t i = 0; i < NSV_CPU_BLOCK; i++) {
+		uint32_t vec = i / 4, byte = row * 4 + i % 4;
+		if (form >= NSV_CPU_Q8_D) {
+			block[vec * 64 + byte] = q[i];
+			continue;
+		}
+		block[vec / 2 * 64 + byte] |= (uint8_t)((q[i] & 15) << (vec % 2 * 4));
+		if (form >= NSV_CPU_Q5_D)
+			block[256 + vec * 8 + byte / 8] |= (uint8_t)((q[i] >> 4) << (byte % 8));
+	}
+}
+
+static void put_scales(uint32_t form, uint8_t *p, uint32_t row, const struct nsv_cpu_block *b)
+{
+	uint32_t dtype = nsv_cpu_block_len(form) - nsv_cpu_q_len(form) == 128 ? NSV_F32 : NSV_F16;
+	size_t elem = dtype == NSV_F32 ? 4 : 2;
+	bool has_m = form == NSV_CPU_Q4_DM || form == NSV_CPU_Q5_DM || form == NSV_CPU_Q4_DM32 ||
+		form == NSV_CPU_Q5_DM32;
+	nsv_store_elem(dtype, p, row, b->d[0]);
+	if (has_m)
+		nsv_store_elem(dtype, p + NSV_CPU_PANEL * elem, row, b->m);
+	else if (form == NSV_CPU_Q8_DD32)
+		nsv_store_elem(dtype, p + NSV_CPU_PANEL * elem, row, b->d[1]);
+}
+
+static void pack_quant_row(const struct nsv_matrix *m, const struct nsv_cpu_mat *mat,
+	const void *row, uint32_t lane, uint8_t *panel)
+{
+	size_t len = nsv_cpu_block_len(mat->form);
+	struct nsv_cpu_block block;
+	for (size_t b = 0; b < m->n_in / NSV_CPU_BLOCK; b++) {
+		nsv_cpu_read_block(m->dtype, row, b, &block);
+		put_q(mat->form, panel + b * len, lane, block.q);
+		put_scales(mat->form, panel + b * len + nsv_cpu_q_len(mat->form), lane, &block);
+	}
+}
+
+static void pack_float_row(
+	const struct nsv_matrix *m, const void *row, uint32_t lane, uint8_t *panel)
+{
+	size_t elem = m->dtype == NSV_F32 ? 4 : 2;
+	for (size_t i = 0; i < m->n_in; i++)
+		memcpy(panel + (i * NSV_CPU_PANEL + lane) * elem, (const char *)row + i * elem, elem);
+}
+
+static void pack_panel(const struct nsv_matrix *m, const struct nsv_cpu_mat *mat, size_t panel,
+	uint8_t *dst)
+{
+	size_t row_len = 0, row0 = panel * NSV_CPU_PANEL;
+	nsv_dtype_row_len(m->dtype, m->n_in, &row_len);
+	memset(dst, 0, mat->panel_len);
+	for (uint32_t lane = 0; lane < NSV_CPU_PANEL && row0 + lane < m->n_out; lane++) {
+		const char *row = (const char *)m->data + (row0 + lane) * row_len;
+		if (mat->form < NSV_CPU_F32)
+			pack_quant_row(m, mat, row, lane, dst);
+		else
+			pack_float_row(m, row, lane, dst);
+	}
+}
+
+void nsv_cpu_weight_pack(
+	const struct nsv_part *part, const struct nsv_matrix *m, uint32_t n_m, void *dst)
+{
+	struct nsv_cpu_weight w;
+	size_t len = 0, begin, end;
+	lay_out(m, n_m, &w, &len);
+	if (part->index == 0)
+		memcpy(dst, &w, sizeof(w));
+	nsv_part_range(part, w.n_panel, 1, &begin, &end);
+	for (uint32_t i = 0; i < n_m; i++) {
+		const struct nsv_cpu_mat *mat = &w.mats[i];
+		size_t next = i + 1 < n_m ? w.mats[i + 1].panel0 : w.n_panel;
+		for (size_t p = nsv_max(begin, mat->panel0); p < nsv_min(end, next); p++)
+			pack_panel(&m[i], mat, p - mat->panel0,
+				(uint8_t *)dst + mat->off + (p - mat->panel0) * mat->panel_len);
+	}
+}
+
+size_t nsv_cpu_acts_len(uint32_t n_row, uint32_t n_in)
+{
+	return sizeof(struct nsv_cpu_acts) + n_row * nsv_cpu_acts_row_len(n_in);
+}

@@ -1,0 +1,174 @@
+/* See support.h. Random blocks are random bytes with scales that are put in afterwards, so that every
+ * bit pattern of the quantised values occurs, -128 and all-equal blocks included. */
+#include "tests/ops/support.h"
+
+#include <time.h>
+
+static uint64_t state;
+
+void t_seed(void)
+{
+	const char *given = getenv("NANOSERVE_TEST_SEED");
+	struct timespec ts;
+	clock_gettime(CLOCK_REALTIME, &ts);
+	state = given ? strtoull(given, NULL, 0)
+		      : (uint64_t)ts.tv_sec * 1000000007u ^ (uint64_t)ts.tv_nsec;
+	print_message("seed %llu\n", (unsigned long long)state);
+}
+
+/* splitmix64 */
+uint64_t t_rand(void)
+{
+	uint64_t z = state += 0x9e3779b97f4a7c15u;
+	z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
+	z = (z ^ z >> 27) * 0x94d049bb133111ebu;
+	return z ^ z >> 31;
+}
+
+uint32_t t_below(uint32_t n)
+{
+	return (uint32_t)((t_rand() >> 32) * n >> 32);
+}
+
+float t_uniform(float low, float high)
+{
+	return low + (high - low) * (float)(t_rand() >> 40) * 0x1p-24f;
+}
+
+float t_normal(void)
+{
+	float sum = 0;
+	for (int i = 0; i < 12; i++)
+		sum += t_uniform(0, 1);
+	return sum - 6.0f;
+}
+
+void t_fill_normal(float *x, size_t n, float scale)
+{
+	for (size_t i = 0; i < n; i++)
+		x[i] = scale * t_normal();
+}
+
+const uint32_t t_dtypes[11] = {NSV_F32, NSV_F16, NSV_BF16, NSV_Q4_0, NSV_Q4_1, NSV_Q5_0, NSV_Q5_1,
+	NSV_Q8_0, NSV_Q4_K, NSV_Q5_K, NSV_Q6_K};
+
+static void put_f16(uint8_t *p, float f)
+{
+	uint16_t h = nsv_f32_f16(f);
+	memcpy(p, &h, sizeof(h));
+}
+
+/* Makes a block of random bytes a sane one: its scales come from `scale`. */
+static void set_scales(uint32_t dtype, uint8_t *b, float scale)
+{
+	float s = scale * t_uniform(0.5f, 1.5f);
+	if (dtype == NSV_Q6_K) {
+		put_f16(b + 208, s / 2000.0f);
+		return;
+	}
+	if (dtype == NSV_Q4_K || dtype == NSV_Q5_K) {
+		put_f16(b, s / (dtype == NSV_Q4_K ? 240.0f : 480.0f));
+		put_f16(b + 2, s / 30.0f);
+		return;
+	}
+	put_f16(b, s / (dtype == NSV_Q8_0 ? 128.0f : dtype >= NSV_Q5_0 ? 16.0f : 8.0f));
+	if (dtype == NSV_Q4_1 || dtype == NSV_Q5_1)
+		put_f16(b + 2, -s * t_uniform(0.8f, 1.2f));
+}
+
+/* One block in eight: all values equal (of 8 bits: -128), or no scale at all. */
+static void fill_block(uint32_t dtype, uint8_t *b, size_t len, float scale)
+{
+	uint32_t kind = t_below(16);
+	for (size_t i = 0; i < len; i++)
+		b[i] = kind == 0 ? 0x80 : kind == 1 ? 0xff : (uint8_t)t_rand();
+	set_scales(dtype, b, kind == 2 ? 0.0f : scale);
+}
+
+struct nsv_matrix t_matrix(uint32_t dtype, uint32_t n_out, uint32_t n_in, float scale)
+{
+	const struct nsv_dtype_info *info = nsv_dtype_info(dtype);
+	size_t row_len = 0, n;
+	uint8_t *data;
+	assert_int_equal(nsv_dtype_row_len(dtype, n_in, &row_len), 0);
+	data = nsv_guard_new(n_out * row_len, info->n_elem == 1 ? info->n_byte : 2, NSV_GUARD_AFTER);
+	n = n_out * row_len / info->n_byte;
+	for (size_t i = 0; i < n; i++)
+		if (info->n_elem > 1)
+			fill_block(dtype, data + i * info->n_byte, info->n_byte, scale);
+		else
+			nsv_store_elem(dtype, data, (int64_t)i, scale * t_normal());
+	return (struct nsv_matrix){dtype, n_out, n_in, data};
+}
+
+void t_matrix_free(struct nsv_matrix *m)
+{
+	nsv_guard_free((void *)(uintptr_t)m->data);
+}
+
+static struct nsv_backend row_backend(const struct nsv_cpu_row *row, char *name)
+{
+	struct nsv_backend b = nsv_cpu_backend;
+	sprintf(name, "cpu/%.24s", row->name);
+	b.name = name;
+	b.acts_set = row->acts_set;
+	b.matmul = row->matmul;
+	b.rmsnorm = row->rmsnorm;
+	b.add = row->add;
+	b.add_bias = row->add_bias;
+	b.rope = row->rope;
+	b.gate = row->gate;
+	b.softmax = row->softmax;
+	b.attention = row->attention;
+	return b;
+}
+
+const struct nsv_backend *t_backends(size_t *ret_n)
+{
+	static struct nsv_backend list[8];
+	static char names[8][32];
+	static size_t n;
+	size_t n_row;
+	const struct nsv_cpu_row *rows = nsv_cpu_rows(&n_row);
+	struct nsv_cpuid id;
+	nsv_cpuid_read(&id);
+	if (n == 0) {
+		list[n++] = nsv_reference_backend;
+		list[n++] = nsv_model_backend;
+		for (size_t i = 0; i < n_row; i++, n++) {
+			if (!rows[i].supported(&id)) {
+				print_message("%s: not on this machine\n", rows[i].name);
+				n--;
+				continue;
+			}
+			list[n] = row_backend(&rows[i], names[n]);
+		}
+	}
+	*ret_n = n;
+	return list;
+}
+
+const struct nsv_part t_alone = {0, 1, NULL};
+
+void t_run(uint32_t n, void (*fn)(const struct nsv_part *part, void *arg), void *arg)
+{
+	struct nsv_team *team = NULL;
+	assert_int_equal(nsv_team_new(n, &team), 0);
+	nsv_team_run(team, fn, arg);
+	nsv_team_free(team);
+}
+
+void t_close(const char *what, const float *a, const float *b, size_t n, float abs, float rel)
+{
+	for (size_t i = 0; i < n; i++)
+		if (!(fabsf(a[i] - b[i]) <= abs + rel * fabsf(b[i])))
+			fail_msg("%s: [%zu] is %.9g, not %.9g", what, i, (double)a[i], (double)b[i]);
+}
+
+void t_same(const char *what, const float *a, const float *b, size_t n)
+{
+	for (size_t i = 0; i < n; i++)
+		if (memcmp(&a[i], &b[i], sizeof(float)))
+			fail_msg("%s: [%zu] is %.9g, not the bits of %.9g", what, i, (double)a[i],
+				(double)b[i]);
+}

@@ -1,0 +1,52 @@
+/* What the tests of operations share: random numbers, stored matrices of every type, the backends
+ * and rows of the instruction-set table to drive, one-thread and team runs, tolerances. */
+#ifndef NSV_TESTS_OPS_SUPPORT_H
+#define NSV_TESTS_OPS_SUPPORT_H
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "kernels/backend.h"
+#include "kernels/cpu/cpu.h"
+#include "kernels/half.h"
+#include "kernels/ref/ref.h"
+#include "tests/tools/guard.h"
+
+/* Seeds the generator freshly ($NANOSERVE_TEST_SEED repeats a run) and prints the seed. */
+void t_seed(void);
+uint64_t t_rand(void);
+uint32_t t_below(uint32_t n); /* 0 .. n - 1 */
+float t_uniform(float low, float high);
+float t_normal(void);
+void t_fill_normal(float *x, size_t n, float scale);
+
+extern const uint32_t t_dtypes[11];
+
+/* A random stored matrix; `data` is t_guard's. scale: of the weights, about. */
+struct nsv_matrix t_matrix(uint32_t dtype, uint32_t n_out, uint32_t n_in, float scale);
+void t_matrix_free(struct nsv_matrix *m);
+
+/* Every backend, and the cpu backend once a row of the table that this machine has: a backend whose
+ * functions are that row's. Names like "cpu/avx2". */
+const struct nsv_backend *t_backends(size_t *ret_n);
+
+/* fn by every member of a fresh team of n. */
+void t_run(uint32_t n, void (*fn)(const struct nsv_part *part, void *arg), void *arg);
+extern const struct nsv_part t_alone;
+
+/* Fails with the place, unless |a - b| <= abs + rel |b| everywhere. NaN never passes. */
+void t_close(const char *what, const float *a, const float *b, size_t n, float abs, float rel);
+void t_same(const char *what, const float *a, const float *b, size_t n);
+
+static inline float *t_floats(size_t n)
+{
+	return nsv_guard_new(n * sizeof(float), sizeof(float), NSV_GUARD_AFTER);
+}
+
+#endif

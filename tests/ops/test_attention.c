@@ -1,0 +1,471 @@
+/* Paged attention on every backend, against doubles: scattered block tables, ragged lengths, block,
+ * strip and chunk edges, every layout and type of the pools, odd head sizes, group ratios; and bit
+ * for bit among rows of the table, cuts of a prefill, neighbours in a batch, and sizes of team. */
+#include "tests/ops/support.h"
+
+struct batch {
+	struct nsv_attn_shape shape;
+	struct nsv_attn_seq seqs[8];
+	uint32_t n_seq, n_row;
+	void *k, *v;
+	float *q;
+	int32_t *tables[8];
+};
+
+struct dims {
+	uint32_t n_head, n_kv_head, head_dim, block_size;
+};
+
+/* ---- Making pools ----------------------------------------------------------------------- */
+
+enum order { TOKEN_MAJOR, DIM_MAJOR, SLOT_MAJOR };
+
+static struct nsv_kv_layout layout(const struct dims *d, enum order order, int64_t gap)
+{
+	int64_t bs = d->block_size, hd = d->head_dim, h = d->n_kv_head, block = bs * hd * h + gap;
+	if (order == DIM_MAJOR)
+		return (struct nsv_kv_layout){block, 1, bs * hd, bs};
+	if (order == TOKEN_MAJOR)
+		return (struct nsv_kv_layout){block, hd, bs * hd, 1};
+	return (struct nsv_kv_layout){block, h * hd, hd, 1};
+}
+
+static size_t elem_len(uint32_t dtype)
+{
+	return dtype == NSV_F32 ? 4 : 2;
+}
+
+/* Every place is NaN until a token is written there: what a row must not see would show. */
+static void *make_pool(const struct nsv_attn_shape *s, const struct nsv_kv_layout *l, int64_t gap)
+{
+	size_t n = (size_t)(l->block_stride * s->n_block - gap);
+	char *pool = nsv_guard_new(n * elem_len(s->kv_dtype), elem_len(s->kv_dtype), NSV_GUARD_AFTER);
+	for (size_t i = 0; i < n; i++)
+		nsv_store_elem(s->kv_dtype, pool, (int64_t)i, NAN);
+	return pool;
+}
+
+static void write_token(const struct batch *b, const int32_t *table, uint32_t pos)
+{
+	const struct nsv_attn_shape *s = &b->shape;
+	uint64_t slot = (uint64_t)table[pos / s->block_size] * s->block_size + pos % s->block_size;
+	for (uint32_t h = 0; h < s->n_kv_head; h++)
+		for (uint32_t d = 0; d < s->head_dim; d++) {
+			int64_t ko, vo;
+			assert_int_equal(nsv_attn_offset(s, &s->k, slot, h, d, &ko), NSV_ATTN_OK);
+			assert_int_equal(nsv_attn_offset(s, &s->v, slot, h, d, &vo), NSV_ATTN_OK);
+			nsv_store_elem(s->kv_dtype, b->k, ko, t_normal());
+			nsv_store_elem(s->kv_dtype, b->v, vo, t_normal());
+		}
+}
+
+/* A random permutation of the pool's blocks, dealt out to the sequences. */
+static void deal_blocks(struct batch *b)
+{
+	uint32_t n = b->shape.n_block, next = 0;
+	nsv_autofree int32_t *perm = malloc(n * sizeof(*perm));
+	for (uint32_t i = 0; i < n; i++) {
+		uint32_t j = t_below(i + 1);
+		perm[i] = perm[j];
+		perm[j] = (int32_t)i;
+	}
+	for (uint32_t i = 0; i < b->n_seq; i++) {
+		struct nsv_attn_seq *seq = &b->seqs[i];
+		uint32_t n_kv = seq->n_past + seq->n_query;
+		seq->n_table = (n_kv + b->shape.block_size - 1) / b->shape.block_size;
+		b->tables[i] = nsv_guard_new(seq->n_table * 4, 4, NSV_GUARD_AFTER);
+		memcpy(b->tables[i], perm + next, seq->n_table * 4);
+		seq->block_table = b->tables[i];
+		next += seq->n_table;
+		for (uint32_t p = 0; p < n_kv; p++)
+			write_token(b, seq->block_table, p);
+	}
+}
+
+/* lens: pairs (n_past, n_query), n_seq of them. */
+static struct batch make_batch(const struct dims *d, uint32_t dtype, enum order k_order,
+	const uint32_t (*lens)[2], uint32_t n_seq)
+{
+	int64_t gap = t_below(2) * 48;
+	struct batch b = {.n_seq = n_seq};
+	uint32_t n_block = 2;
+	for (uint32_t i = 0; i < n_seq; i++) {
+		b.seqs[i] = (struct nsv_attn_seq){
+			.row0 = b.n_row, .n_past = lens[i][0], .n_query = lens[i][1]};
+		b.n_row += lens[i][1];
+		n_block += (lens[i][0] + lens[i][1]) / d->block_size + 1;
+	}
+	b.shape = (struct nsv_attn_shape){.n_head = d->n_head, .n_kv_head = d->n_kv_head,
+		.head_dim = d->head_dim, .block_size = d->block_size, .n_block = n_block,
+		.kv_dtype = dtype, .scale = 1.0f / sqrtf((float)d->head_dim),
+		.k = layout(d, k_order, gap),
+		.v = layout(d, k_order == SLOT_MAJOR ? SLOT_MAJOR : TOKEN_MAJOR, gap)};
+	b.k = make_pool(&b.shape, &b.shape.k, gap);
+	b.v = make_pool(&b.shape, &b.shape.v, gap);
+	b.q = t_floats((size_t)b.n_row * d->n_head * d->head_dim);
+	t_fill_normal(b.q, (size_t)b.n_row * d->n_head * d->head_dim, 2.0f);
+	deal_blocks(&b);
+	return b;
+}
+
+static void free_batch(struct batch *b)
+{
+	nsv_guard_free(b->k);
+	nsv_guard_free(b->v);
+	nsv_guard_free(b->q);
+	for (uint32_t i = 0; i < b->n_seq; i++)
+		nsv_guard_free(b->tables[i]);
+}
+
+/* ---- Running ---------------------------------------------------------------------------- */
+
+struct run {
+	const struct nsv_backend *backend;
+	struct nsv_attn_call call;
+};
+
+static void run_part(const struct nsv_part *part, void *arg)
+{
+	struct run *r = arg;
+	r->backend->attention(part, &r->call);
+}
+
+/* Attention of the given sequences of the batch, q and out being all of its rows. */
+static void attend(const struct nsv_backend *backend, const struct batch *b,
+	const struct nsv_attn_seq *seqs, uint32_t n_seq, uint32_t n_row, uint32_t n_thread, float *out)
+{
+	struct nsv_attn_plan plan;
+	struct run r = {backend, {&b->shape, seqs, &plan, b->q, b->k, b->v, out, NULL}};
+	int status = nsv_attn_make_plan(&b->shape, seqs, n_seq, n_row, &plan);
+	if (status)
+		fail_msg("plan: %s", nsv_attn_status_name(status));
+	r.call.scratch = nsv_guard_new(plan.scratch_len, 64, NSV_GUARD_AFTER);
+	t_run(n_thread, run_part, &r);
+	nsv_guard_free(r.call.scratch);
+}
+
+static size_t out_n(const struct batch *b)
+{
+	return (size_t)b->n_row * b->shape.n_head * b->shape.head_dim;
+}
+
+static float *attend_all(const struct nsv_backend *backend, const struct batch *b, uint32_t n_thread)
+{
+	float *out = t_floats(out_n(b));
+	attend(backend, b, b->seqs, b->n_seq, b->n_row, n_thread, out);
+	return out;
+}
+
+/* ---- The truth, in doubles, gathered by nsv_attn_offset --------------------------------- */
+
+static double load(const struct batch *b, const struct nsv_kv_layout *l, const void *pool,
+	const struct nsv_attn_seq *seq, uint32_t pos, uint32_t kv, uint32_t d)
+{
+	uint64_t slot = (uint64_t)seq->block_table[pos / b->shape.block_size] * b->shape.block_size +
+		pos % b->shape.block_size;
+	int64_t off = 0;
+	assert_int_equal(nsv_attn_offset(&b->shape, l, slot, kv, d, &off), NSV_ATTN_OK);
+	return (double)nsv_load_elem(b->shape.kv_dtype, pool, off);
+}
+
+static void truth_head(const struct batch *b, const struct nsv_attn_seq *seq, uint32_t query,
+	uint32_t head, float *out)
+{
+	const struct nsv_attn_shape *s = &b->shape;
+	uint32_t kv = head / (s->n_head / s->n_kv_head), end = seq->n_past + query + 1;
+	uint32_t begin = s->window && end > s->window ? end - s->window : 0;
+	const float *q =
+		b->q + ((size_t)(seq->row0 + query) * s->n_head + head) * s->head_dim;
+	nsv_autofree double *score = malloc(end * sizeof(double));
+	double max = -INFINITY, sum = 0;
+	for (uint32_t p = begin; p < end; p++) {
+		score[p] = 0;
+		for (uint32_t d = 0; d < s->head_dim; d++)
+			score[p] += (double)q[d] * load(b, &s->k, b->k, seq, p, kv, d);
+		score[p] *= (double)s->scale;
+		if (s->softcap > 0)
+			score[p] = (double)s->softcap * tanh(score[p] / (double)s->softcap);
+		max = fmax(max, score[p]);
+	}
+	for (uint32_t p = begin; p < end; p++)
+		sum += score[p] = exp(score[p] - max);
+	for (uint32_t d = 0; d < s->head_dim; d++) {
+		double o = 0;
+		for (uint32_t p = begin; p < end; p++)
+			o += score[p] * load(b, &s->v, b->v, seq, p, kv, d);
+		out[d] = (float)(o / sum);
+	}
+}
+
+static float *truth(const struct batch *b)
+{
+	float *out = t_floats(out_n(b));
+	for (uint32_t i = 0; i < b->n_seq; i++)
+		for (uint32_t q = 0; q < b->seqs[i].n_query; q++)
+			for (uint32_t h = 0; h < b->shape.n_head; h++)
+				truth_head(b, &b->seqs[i], q, h,
+					out + ((size_t)(b->seqs[i].row0 + q) * b->shape.n_head + h) *
+						b->shape.head_dim);
+	return out;
+}
+
+/* Every backend within the tolerance, every row of the table with the same bits. */
+static void check_batch(const struct batch *b)
+{
+	size_t n;
+	const struct nsv_backend *list = t_backends(&n);
+	float *want = truth(b), *cpu = NULL;
+	for (size_t i = 0; i < n; i++) {
+		float *out = attend_all(&list[i], b, 1 + t_below(5));
+		t_close(list[i].name, out, want, out_n(b), 1e-5f, 1e-4f);
+		if (i == 2)
+			cpu = out;
+		else if (i > 2)
+			t_same(list[i].name, out, cpu, out_n(b));
+		if (i != 2)
+			nsv_guard_free(out);
+	}
+	nsv_guard_free(cpu);
+	nsv_guard_free(want);
+}
+
+static void check(const struct dims *d, uint32_t dtype, enum order order, const uint32_t (*lens)[2],
+	uint32_t n_seq)
+{
+	struct batch b = make_batch(d, dtype, order, lens, n_seq);
+	check_batch(&b);
+	free_batch(&b);
+}
+
+/* ---- Tests ------------------------------------------------------------------------------ */
+
+static void test_head_sizes(void **unused)
+{
+	static const uint32_t sizes[] = {64, 80, 96, 128, 256, 1, 7, 33, 100, 1024};
+	(void)unused;
+	for (size_t i = 0; i < NSV_ARRAY_LEN(sizes); i++)
+		for (int order = 0; order < 3; order++) {
+			struct dims d = {4, 2, sizes[i], 16};
+			uint32_t lens[3][2] = {{t_below(60), 1}, {0, 1 + t_below(20)}, {t_below(40), 5}};
+			check(&d, NSV_F32, (enum order)order, lens, 3);
+		}
+}
+
+static void test_groups(void **unused)
+{
+	(void)unused;
+	for (uint32_t group = 1; group <= 9; group++) {
+		uint32_t n_kv = 1 + t_below(3);
+		struct dims d = {group * n_kv, n_kv, 32, 16};
+		uint32_t lens[2][2] = {{t_below(300), 1}, {t_below(50), 1 + t_below(30)}};
+		check(&d, NSV_F32, DIM_MAJOR, lens, 2);
+	}
+	check(&(struct dims){30, 1, 16, 32}, NSV_F32, DIM_MAJOR, (const uint32_t[][2]){{20, 3}}, 1);
+	check(&(struct dims){9, 3, 64, 16}, NSV_F32, DIM_MAJOR, (const uint32_t[][2]){{250, 30}}, 1);
+}
+
+static void test_block_sizes(void **unused)
+{
+	(void)unused;
+	for (uint32_t bs = 1; bs <= 1024; bs *= 2)
+		for (int order = 0; order < 3; order++) {
+			struct dims d = {3, 1, 48, bs};
+			uint32_t lens[3][2] = {{bs - 1, 1}, {bs < 300 ? bs : 0, 2}, {t_below(100), 3}};
+			check(&d, NSV_F32, (enum order)order, lens, 3);
+		}
+}
+
+static void test_types(void **unused)
+{
+	static const uint32_t dtypes[] = {NSV_F16, NSV_BF16};
+	(void)unused;
+	for (size_t i = 0; i < NSV_ARRAY_LEN(dtypes); i++)
+		for (int order = 0; order < 3; order++) {
+			struct dims d = {6, 2, 64, 16};
+			uint32_t lens[2][2] = {{t_below(300), 1}, {t_below(20), 1 + t_below(20)}};
+			check(&d, dtypes[i], (enum order)order, lens, 2);
+		}
+}
+
+/* Lengths around a group of 16, a strip, a chunk, and where chunks begin to grow. */
+static void test_edges(void **unused)
+{
+	static const uint32_t edges[] = {1, 15, 16, 17, 31, 32, 255, 256, 257, 511, 512, 513, 1024};
+	struct dims d = {2, 1, 16, 16};
+	(void)unused;
+	for (size_t i = 0; i < NSV_ARRAY_LEN(edges); i++) {
+		uint32_t lens[2][2] = {{edges[i] - 1, 1}, {edges[i] - 1, 1 + t_below(24)}};
+		check(&d, NSV_F32, DIM_MAJOR, lens, 2);
+	}
+	check(&d, NSV_F32, DIM_MAJOR, (const uint32_t[][2]){{4095, 2}, {4607, 1}, {4600, 40}}, 3);
+}
+
+static void test_window_and_cap(void **unused)
+{
+	(void)unused;
+	for (uint32_t window = 1; window < 700; window = window * 3 + t_below(5)) {
+		struct dims d = {4, 2, 32, 16};
+		uint32_t lens[3][2] = {{600 + t_below(100), 1}, {250, 20}, {0, 40}};
+		struct batch b = make_batch(&d, NSV_F32, DIM_MAJOR, lens, 3);
+		b.shape.window = window;
+		b.shape.softcap = t_below(2) ? 5.0f : 0.0f;
+		check_batch(&b);
+		free_batch(&b);
+	}
+}
+
+/* Scores far apart: one key takes all, wherever it stands. */
+static void test_peaked(void **unused)
+{
+	(void)unused;
+	for (int i = 0; i < 6; i++) {
+		struct dims d = {3, 3, 64, 16};
+		uint32_t lens[1][2] = {{t_below(800), 1 + t_below(4)}};
+		struct batch b = make_batch(&d, NSV_F32, DIM_MAJOR, lens, 1);
+		size_t n;
+		const struct nsv_backend *list = t_backends(&n);
+		float *want;
+		b.shape.scale = 30.0f;
+		want = truth(&b);
+		for (size_t j = 0; j < n; j++) {
+			float *out = attend_all(&list[j], &b, 2);
+			/* exp of a difference of thousands: its argument's rounding shows */
+			t_close(list[j].name, out, want, out_n(&b), 5e-2f, 5e-2f);
+			nsv_guard_free(out);
+		}
+		nsv_guard_free(want);
+		free_batch(&b);
+	}
+}
+
+/* A prefill cut into pieces, each with its own plan: the bits of the whole. */
+static void test_cuts(void **unused)
+{
+	static const uint32_t cuts[] = {1, 16, 100, 7};
+	struct dims d = {9, 3, 64, 16};
+	size_t n, row = 9 * 64;
+	const struct nsv_backend *list = t_backends(&n);
+	struct batch b = make_batch(&d, NSV_F32, DIM_MAJOR, (const uint32_t[][2]){{0, 600}}, 1);
+	(void)unused;
+	for (size_t i = 1; i < n; i++) {
+		float *whole = attend_all(&list[i], &b, 2), *out;
+		for (size_t c = i == 1 ? 2 : 0; c < NSV_ARRAY_LEN(cuts); c++) {
+			out = t_floats(out_n(&b));
+			for (uint32_t at = 0; at < 600; at += cuts[c]) {
+				struct nsv_attn_seq seq = b.seqs[0];
+				seq.n_past = seq.row0 = at;
+				seq.n_query = at + cuts[c] > 600 ? 600 - at : cuts[c];
+				attend(&list[i], &b, &seq, 1, 600, 1, out);
+			}
+			t_same(list[i].name, out, whole, 600 * row);
+			nsv_guard_free(out);
+		}
+		nsv_guard_free(whole);
+	}
+	free_batch(&b);
+}
+
+/* Decode rows that are few enough for their chunks to be shared out: the bits of one thread. */
+static void test_split(void **unused)
+{
+	struct dims d = {6, 2, 80, 16};
+	size_t n;
+	const struct nsv_backend *list = t_backends(&n);
+	struct batch b = make_batch(&d, NSV_F32, DIM_MAJOR,
+		(const uint32_t[][2]){{1000, 1}, {0, 1}, {254, 4}, {5000, 1}}, 4);
+	(void)unused;
+	for (size_t i = 2; i < n; i++) {
+		float *one = attend_all(&list[i], &b, 1);
+		for (uint32_t threads = 2; threads <= 5; threads++) {
+			float *out = attend_all(&list[i], &b, threads);
+			t_same(list[i].name, out, one, out_n(&b));
+			nsv_guard_free(out);
+		}
+		nsv_guard_free(one);
+	}
+	free_batch(&b);
+}
+
+/* A sequence alone, and among others. */
+static void test_neighbours(void **unused)
+{
+	struct dims d = {9, 3, 64, 16};
+	size_t n, row = 9 * 64;
+	const struct nsv_backend *list = t_backends(&n);
+	struct batch b = make_batch(&d, NSV_F32, DIM_MAJOR,
+		(const uint32_t[][2]){{700, 1}, {30, 20}, {0, 70}, {299, 1}, {3, 0}}, 5);
+	(void)unused;
+	for (size_t i = 1; i < n; i++) {
+		float *all = attend_all(&list[i], &b, 3);
+		for (uint32_t s = 0; s < 4; s++) {
+			float *out = t_floats(out_n(&b));
+			size_t at = b.seqs[s].row0 * row;
+			attend(&list[i], &b, &b.seqs[s], 1, b.n_row, 1 + t_below(5), out);
+			t_same(list[i].name, out + at, all + at, b.seqs[s].n_query * row);
+			nsv_guard_free(out);
+		}
+		nsv_guard_free(all);
+	}
+	free_batch(&b);
+}
+
+static void test_random(void **unused)
+{
+	(void)unused;
+	for (int i = 0; i < 40; i++) {
+		uint32_t n_kv = 1 + t_below(4), lens[6][2], n_seq = 1 + t_below(6);
+		struct dims d = {n_kv * (1 + t_below(5)), n_kv, 1 + t_below(150), 1u << t_below(7)};
+		for (uint32_t s = 0; s < n_seq; s++) {
+			lens[s][0] = t_below(t_below(5) ? 100 : 700);
+			lens[s][1] = t_below(t_below(3) ? 2 : 40) + (s == 0);
+		}
+		check(&d, NSV_F32, (enum order)t_below(3), (const uint32_t(*)[2])lens, n_seq);
+	}
+}
+
+/* The dispatcher calls the backend that it was given, and counts. */
+static uint32_t n_called;
+
+static void counting_attention(const struct nsv_part *part, const struct nsv_attn_call *call)
+{
+	(void)part;
+	(void)call;
+	n_called++;
+}
+
+static void test_dispatch(void **unused)
+{
+	struct nsv_backend stub = nsv_reference_backend;
+	struct nsv_dispatch dispatch = {&stub, 0};
+	struct nsv_attn_call call = {0};
+	(void)unused;
+	stub.attention = counting_attention;
+	for (uint32_t i = 1; i <= 3; i++) {
+		nsv_dispatch_attention(&dispatch, &t_alone, &call);
+		assert_int_equal(n_called, i);
+		assert_int_equal(dispatch.n_attention, i);
+	}
+	nsv_dispatch_attention(&dispatch, &(struct nsv_part){1, 2, NULL}, &call);
+	assert_int_equal(n_called, 4);
+	assert_int_equal(dispatch.n_attention, 3);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_head_sizes),
+		cmocka_unit_test(test_groups),
+		cmocka_unit_test(test_block_sizes),
+		cmocka_unit_test(test_types),
+		cmocka_unit_test(test_edges),
+		cmocka_unit_test(test_window_and_cap),
+		cmocka_unit_test(test_peaked),
+		cmocka_unit_test(test_cuts),
+		cmocka_unit_test(test_split),
+		cmocka_unit_test(test_neighbours),
+		cmocka_unit_test(test_random),
+		cmocka_unit_test(test_dispatch),
+	};
+	t_seed();
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,329 @@
+/* Products of every stored type on every backend: against doubles where weights and activations are
+ * what the backend reads (for `cpu` the quantised activations, modelled here in exact integers), against
+ * the reference within what 8 bits allow, and bit for bit among rows of the table, counts of rows
+ * and sizes of team. */
+#include "tests/ops/support.h"
+
+struct product {
+	const struct nsv_backend *b;
+	const struct nsv_matrix *m;
+	uint32_t n_m, n_row, n_in, n_out;
+	const float *x;
+	size_t ld;
+	void *weight, *acts;
+	float *out; /* (n_row, n_out) */
+};
+
+static void product_part(const struct nsv_part *part, void *arg)
+{
+	struct product *p = arg;
+	p->b->weight_pack(part, p->m, p->n_m, p->weight);
+	p->b->acts_set(part, p->acts, p->x, p->ld, p->n_row, p->n_in);
+	if (part->count > 1)
+		nsv_team_barrier(part);
+	p->b->matmul(part, p->out, p->n_out, p->weight, p->acts, p->n_row);
+}
+
+/* Rows of x times the stacked matrices; the result is the caller's, from t_floats. */
+static float *product(const struct nsv_backend *b, const struct nsv_matrix *m, uint32_t n_m,
+	const float *x, size_t ld, uint32_t n_row, uint32_t n_thread)
+{
+	struct product p = {.b = b, .m = m, .n_m = n_m, .n_row = n_row, .n_in = m->n_in, .x = x, .ld = ld};
+	size_t len = 0;
+	for (uint32_t i = 0; i < n_m; i++)
+		p.n_out += m[i].n_out;
+	assert_int_equal(b->weight_len(m, n_m, &len), 0);
+	p.weight = nsv_guard_new(len, 64, NSV_GUARD_BEFORE);
+	p.acts = nsv_guard_new(b->acts_len(n_row, p.n_in), 64, NSV_GUARD_AFTER);
+	p.out = t_floats((size_t)n_row * p.n_out);
+	t_run(n_thread, product_part, &p);
+	nsv_guard_free(p.weight);
+	nsv_guard_free(p.acts);
+	return p.out;
+}
+
+/* ---- The model of quantised activations ------------------------------------------------- */
+
+/* x as d * q of its block of 32, in double: what the cpu backend multiplies. */
+static void quantise(const float *x, uint32_t n, double *out)
+{
+	for (uint32_t b = 0; b < n; b += 32) {
+		uint32_t end = b + 32 < n ? b + 32 : n;
+		float amax = 0;
+		for (uint32_t i = b; i < end; i++)
+			amax = fmaxf(amax, fabsf(x[i]));
+		if (amax / 127.0f < 0x1p-126f) /* a scale that is no normal number counts as none */
+			amax = 0;
+		for (uint32_t i = b; i < end; i++) {
+			float q = amax > 0 ? nearbyintf(x[i] * (127.0f / amax)) : 0;
+			assert_true(fabsf(q) <= 127);
+			out[i] = (double)q * (double)(amax / 127.0f);
+		}
+	}
+}
+
+struct bound {
+	double value, size; /* the dot; the sum of magnitudes, which its rounding scales with */
+};
+
+static struct bound dot(const float *w, const double *x, uint32_t n)
+{
+	struct bound r = {0, 0};
+	for (uint32_t i = 0; i < n; i++) {
+		r.value += (double)w[i] * x[i];
+		r.size += fabs((double)w[i] * x[i]);
+	}
+	return r;
+}
+
+static bool is_cpu(const struct nsv_backend *b)
+{
+	return !strncmp(b->name, "cpu", 3);
+}
+
+static bool is_float(uint32_t dtype)
+{
+	return nsv_dtype_info(dtype)->n_elem == 1;
+}
+
+/* Against doubles over the very numbers that the backend multiplies: fp32 rounding alone. */
+static void check_exact(const struct nsv_backend *b, const struct nsv_matrix *m, const float *x,
+	size_t ld, uint32_t n_row, const float *out, size_t ld_out)
+{
+	bool quant = is_cpu(b) && !is_float(m->dtype);
+	nsv_autofree double *xd = malloc(m->n_in * sizeof(double));
+	nsv_autofree float *w = malloc(m->n_in * sizeof(float));
+	size_t row_len = 0;
+	nsv_dtype_row_len(m->dtype, m->n_in, &row_len);
+	for (uint32_t o = 0; o < m->n_out; o++) {
+		nsv_ref_dequant(m->dtype, (const char *)m->data + o * row_len, w, m->n_in);
+		for (uint32_t r = 0; r < n_row; r++) {
+			struct bound want;
+			double got = (double)out[r * ld_out + o];
+			for (uint32_t i = 0; i < m->n_in; i++)
+				xd[i] = (double)x[r * ld + i];
+			if (quant)
+				quantise(x + r * ld, m->n_in, xd);
+			want = dot(w, xd, m->n_in);
+			if (!(fabs(got - want.value) <= 1e-6 + 4e-6 * want.size))
+				fail_msg("%s %s (%u, %u) row %u: [%u] is %.9g, not %.9g (size %g)",
+					b->name, nsv_dtype_name(m->dtype), m->n_out, m->n_in, r, o, got,
+					want.value, want.size);
+		}
+	}
+}
+
+/* What 8 bits a value leave: the error of a row, relative, over all outputs. */
+static void check_relative(const char *what, const float *a, const float *b, size_t n)
+{
+	double err = 0, all = 0;
+	for (size_t i = 0; i < n; i++) {
+		err += ((double)a[i] - (double)b[i]) * ((double)a[i] - (double)b[i]);
+		all += (double)b[i] * (double)b[i];
+	}
+	if (!(err <= 0.02 * 0.02 * all + 1e-12))
+		fail_msg("%s: relative error %g", what, sqrt(err / all));
+}
+
+static float *make_x(uint32_t n_row, size_t ld)
+{
+	float *x = t_floats((n_row - 1) * ld + ld);
+	t_fill_normal(x, n_row * ld, 1.0f);
+	for (uint32_t i = 0; i < n_row * ld / 40; i++)
+		x[t_below((uint32_t)(n_row * ld))] *= 8.0f;
+	return x;
+}
+
+static void check_size(uint32_t dtype, uint32_t n_out, uint32_t n_in, uint32_t n_row)
+{
+	struct nsv_matrix m = t_matrix(dtype, n_out, n_in, 0.2f);
+	size_t n, ld = n_in + t_below(3) * 7;
+	const struct nsv_backend *b = t_backends(&n);
+	float *x = make_x(n_row, ld), *ref = NULL, *cpu = NULL;
+	for (size_t i = 0; i < n; i++) {
+		float *out = product(&b[i], &m, 1, x, ld, n_row, 1 + t_below(3));
+		check_exact(&b[i], &m, x, ld, n_row, out, n_out);
+		if (!ref)
+			ref = out;
+		else if (is_cpu(&b[i]) && !cpu) {
+			cpu = out;
+			if (n_out * n_row >= 64)
+				check_relative(b[i].name, out, ref, (size_t)n_row * n_out);
+		} else {
+			if (is_cpu(&b[i]))
+				t_same(b[i].name, out, cpu, (size_t)n_row * n_out);
+			nsv_guard_free(out);
+		}
+	}
+	nsv_guard_free(ref);
+	nsv_guard_free(cpu);
+	nsv_guard_free(x);
+	t_matrix_free(&m);
+}
+
+static void test_every_type(void **unused)
+{
+	(void)unused;
+	for (size_t d = 0; d < NSV_ARRAY_LEN(t_dtypes); d++) {
+		uint32_t unit = nsv_dtype_info(t_dtypes[d])->n_elem;
+		check_size(t_dtypes[d], 1 + t_below(16), unit, 1);
+		check_size(t_dtypes[d], 16, unit * 3, 1);
+		check_size(t_dtypes[d], 17 + t_below(40), unit * (1 + t_below(5)), 2 + t_below(5));
+		check_size(t_dtypes[d], 33, unit * 2, 16);
+		check_size(t_dtypes[d], 1 + t_below(70), unit * (1 + t_below(4)), 17 + t_below(30));
+	}
+	check_size(NSV_Q4_1, 576, 576, 1);
+	check_size(NSV_Q4_1, 192, 1536, 37);
+}
+
+/* Float weights have no blocks: any length. */
+static void test_odd_length(void **unused)
+{
+	(void)unused;
+	for (size_t d = 0; d < 3; d++)
+		for (uint32_t n = 1; n < 70; n += 1 + t_below(5))
+			check_size(t_dtypes[d], 1 + t_below(40), n, 1 + t_below(19));
+}
+
+/* A row's bits do not depend on the rows around it, nor on the team. */
+static void test_same_bits(void **unused)
+{
+	size_t n;
+	const struct nsv_backend *b = t_backends(&n);
+	(void)unused;
+	for (size_t d = 0; d < NSV_ARRAY_LEN(t_dtypes); d++) {
+		struct nsv_matrix m = t_matrix(t_dtypes[d], 50, 512, 0.2f);
+		float *x = make_x(45, 512);
+		for (size_t i = 0; i < n; i++) {
+			float *all = product(&b[i], &m, 1, x, 512, 45, 1);
+			for (uint32_t count = 1; count < 45; count += 1 + t_below(12)) {
+				uint32_t r0 = t_below(45 - count);
+				float *some =
+					product(&b[i], &m, 1, x + r0 * 512, 512, count, 1 + t_below(5));
+				t_same(b[i].name, some, all + r0 * 50, count * 50);
+				nsv_guard_free(some);
+			}
+			nsv_guard_free(all);
+		}
+		nsv_guard_free(x);
+		t_matrix_free(&m);
+	}
+}
+
+/* Stacked matrices of different types are their products side by side. */
+static void test_stacked(void **unused)
+{
+	size_t n;
+	const struct nsv_backend *b = t_backends(&n);
+	struct nsv_matrix m[3] = {t_matrix(NSV_Q4_1, 70, 256, 0.2f), t_matrix(NSV_Q8_0, 5, 256, 0.2f),
+		t_matrix(NSV_Q6_K, 40, 256, 0.2f)};
+	float *x = make_x(20, 256);
+	(void)unused;
+	for (size_t i = 0; i < n; i++)
+		for (uint32_t rows = 1; rows <= 20; rows += 19) {
+			float *all = product(&b[i], m, 3, x, 256, rows, 3);
+			uint32_t at = 0;
+			for (uint32_t j = 0; j < 3; at += m[j++].n_out) {
+				float *one = product(&b[i], &m[j], 1, x, 256, rows, 2);
+				for (uint32_t r = 0; r < rows; r++)
+					t_same(b[i].name, all + r * 115 + at, one + r * m[j].n_out,
+						m[j].n_out);
+				nsv_guard_free(one);
+			}
+			nsv_guard_free(all);
+		}
+	nsv_guard_free(x);
+	for (uint32_t j = 0; j < 3; j++)
+		t_matrix_free(&m[j]);
+}
+
+static void set_extremes(float *x, uint32_t n)
+{
+	for (uint32_t i = 0; i < n; i++)
+		x[i] = i / 32 % 4 == 0 ? 0.0f
+		       : i / 32 % 4 == 1 ? (i % 2 ? 127.0f : -127.0f)
+		       : i / 32 % 4 == 2 ? 1e-42f
+					 : 1e18f * (float)(i % 3);
+}
+
+/* Blocks of zeros, of the largest q of both signs, of subnormals, of huge values; weights at both
+ * ends of their range, where sums of 16 bits would saturate. */
+static void test_extremes(void **unused)
+{
+	size_t n;
+	const struct nsv_backend *b = t_backends(&n);
+	float *x = t_floats(512);
+	(void)unused;
+	set_extremes(x, 512);
+	for (size_t d = 3; d < NSV_ARRAY_LEN(t_dtypes); d++) {
+		struct nsv_matrix m = t_matrix(t_dtypes[d], 40, 512, 0.2f);
+		float *first = NULL;
+		for (size_t i = 2; i < n; i++) {
+			float *out = product(&b[i], &m, 1, x, 512, 1, 2);
+			check_exact(&b[i], &m, x, 512, 1, out, 40);
+			if (!first) {
+				first = out;
+				continue;
+			}
+			t_same(b[i].name, out, first, 40);
+			nsv_guard_free(out);
+		}
+		nsv_guard_free(first);
+		t_matrix_free(&m);
+	}
+	nsv_guard_free(x);
+}
+
+/* An input that is no number makes every output of its row none, and touches no other row. */
+static void test_not_finite(void **unused)
+{
+	const float bad[] = {NAN, INFINITY, -INFINITY};
+	size_t n;
+	const struct nsv_backend *b = t_backends(&n);
+	struct nsv_matrix m = t_matrix(NSV_Q4_1, 20, 64, 0.2f);
+	(void)unused;
+	for (size_t i = 2; i < n; i++)
+		for (size_t k = 0; k < 3; k++) {
+			float *x = make_x(3, 64), *out;
+			x[64 + t_below(64)] = bad[k];
+			out = product(&b[i], &m, 1, x, 64, 3, 1);
+			for (uint32_t o = 0; o < 20; o++)
+				assert_true(isnan(out[20 + o]) && isfinite(out[o]) &&
+					isfinite(out[40 + o]));
+			nsv_guard_free(out);
+			nsv_guard_free(x);
+		}
+	t_matrix_free(&m);
+}
+
+static void test_refused(void **unused)
+{
+	size_t n, len;
+	const struct nsv_backend *b = t_backends(&n);
+	struct nsv_matrix m[2] = {{NSV_Q4_1, 8, 33, NULL}, {NSV_Q4_1, 8, 32, NULL}};
+	struct nsv_matrix other[2] = {{NSV_F32, 8, 64, NULL}, {NSV_F32, 8, 32, NULL}};
+	struct nsv_matrix none = {NSV_F32, 0, 64, NULL}, q2 = {10, 1, 256, NULL};
+	(void)unused;
+	for (size_t i = 0; i < n; i++) {
+		assert_int_equal(b[i].weight_len(m, 1, &len), -EINVAL);
+		assert_int_equal(b[i].weight_len(m + 1, 0, &len), -EINVAL);
+		assert_int_equal(b[i].weight_len(other, 2, &len), -EINVAL);
+		assert_int_equal(b[i].weight_len(&none, 1, &len), -EINVAL);
+		assert_int_equal(b[i].weight_len(&q2, 1, &len), -EINVAL);
+	}
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_every_type),
+		cmocka_unit_test(test_odd_length),
+		cmocka_unit_test(test_same_bits),
+		cmocka_unit_test(test_stacked),
+		cmocka_unit_test(test_extremes),
+		cmocka_unit_test(test_not_finite),
+		cmocka_unit_test(test_refused),
+	};
+	t_seed();
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
