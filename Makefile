@@ -37,7 +37,7 @@ CLIENT_SRC := $(call src,client/*.c)
 CLI_SRC := $(call src,client/cli/*.c)
 CORE_OBJ := $(call obj,$(SHM_SRC) $(KERNELS_SRC) $(CACHE_SRC) $(DAEMON_SRC))
 
-all: $(B)/nanoserved $(B)/nanoserve $(B)/libnanoserve-client.so ## build the daemon, the client library and the command line
+all: $(B)/nanoserved $(B)/nanoserve $(B)/libnanoserve-client.so ## (default) build the daemon, the client library and the command line
 
 # Instruction-set flags belong to a file by its name: <op>-<isa>.c
 isa_flags = $(if $(findstring -avx2,$(1)),-mavx2 -mfma -mf16c)$(if $(findstring -avx512,$(1)),-mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512dq -mavx512vl)$(if $(findstring -vnni,$(1)),-mavx512vnni)$(if $(findstring -bf16,$(1)),-mavx512bf16)$(if $(findstring -amx,$(1)),-mamx-tile -mamx-int8 -mamx-bf16)
@@ -78,6 +78,92 @@ FUZZ_BIN := $(patsubst tests/fuzz/%.c,$(B)/fuzz/%,$(FUZZ_SRC))
 $(B)/fuzz/%: $(B)/obj/tests/fuzz/%.o $(call obj,$(CLIENT_SRC)) $(B)/core.a
 	@mkdir -p $(@D)
 	$(CC) $(LDFLAGS_ALL) -fsanitize=fuzzer -o $@ $^ $(LIBS_DAEMON) -ldl
+
+# ---- What people type
+MODEL := $(shell echo $${XDG_CACHE_HOME:-$$HOME/.cache})/nanoserve/models/SmolLM2-135M-Instruct.Q4_1.gguf
+
+.PHONY: all demo model check check-tests check-asan check-tsan check-valgrind check-abi lint format fuzz fuzz-corpus bench install help clean
+
+demo: ## install what is missing, build, fetch the default model, answer a prompt
+	@tests/tools/install-deps.sh build
+	@$(MAKE) --no-print-directory all
+	@tests/tools/demo.sh $(B)
+
+model: ## fetch the default model into the cache
+	@tests/tools/fetch-model.sh
+
+check: ## install what the tests need, build, run all tests
+	@tests/tools/install-deps.sh test
+	@tests/tools/fetch-model.sh
+	@$(MAKE) --no-print-directory all check-tests
+
+TESTS ?= $(UNIT_BIN)
+check-tests: all $(TESTS) check-abi
+	@tests/tools/check-includes.sh
+	@tests/tools/run-tests.sh $(TESTS)
+
+check-asan: ## the tests under AddressSanitizer and UndefinedBehaviorSanitizer
+	@$(MAKE) --no-print-directory VARIANT=asan all check-tests
+
+check-tsan: ## the tests where threads meet under ThreadSanitizer
+	@$(MAKE) --no-print-directory VARIANT=tsan all tsan-tests
+
+TSAN_TESTS := unit/kernels/test_team unit/shm/test_ring unit/client/test_client unit/daemon/test_mailbox integration/test_tiny
+tsan-tests: $(TSAN_TESTS:%=$(B)/tests/%)
+	@tests/tools/run-tests.sh $^
+
+VALGRIND_TESTS := $(filter-out $(B)/tests/integration/%,$(UNIT_BIN))
+check-valgrind: ## the unit tests under valgrind, with the instruction sets that it knows
+	@$(MAKE) --no-print-directory VARIANT=valgrind valgrind-tests
+valgrind-tests: $(VALGRIND_TESTS)
+	@NANOSERVE_CPU_ISA=avx2 NANOSERVE_QUICK=1 RUN="valgrind -q --error-exitcode=9 --leak-check=full" tests/tools/run-tests.sh $^
+
+check-abi: ## the public headers alone, as C11 and as C++17
+	@for h in shm/abi.h client/include/nanoserve/client.h; do \
+		$(CC) -std=c11 -Wall -Wextra -Wpedantic -Werror -fsyntax-only -x c $$h && \
+		$(CXX) -std=c++17 -Wall -Wextra -Wpedantic -Werror -fsyntax-only -x c++ $$h || exit 1; done
+	@echo "public headers: C11 and C++17"
+
+lint: ## clang-tidy, cppcheck and shellcheck
+	cppcheck --quiet --enable=warning,performance,portability --inline-suppr --suppress=missingIncludeSystem \
+		--error-exitcode=1 -I. -Iclient/include shm kernels/*.c kernels/ref kernels/cpu cache client daemon
+	shellcheck tests/tools/*.sh .ci/run
+
+format: ## clang-format every source
+	clang-format -i $(shell git ls-files '*.c' '*.h')
+
+SECONDS_EACH = $(or $(SECONDS),60)
+fuzz: ## fuzz each parser for SECONDS= (60) seconds
+	@$(MAKE) --no-print-directory VARIANT=fuzz fuzz-run
+fuzz-run: $(FUZZ_BIN)
+	@tests/tools/run-fuzz.sh $(SECONDS_EACH) $^
+
+NAME ?= cpu
+bench: all $(B)/bench/$(NAME) ## measure NAME=cpu|ipc|...: a table, and build/bench/NAME.json
+	@mkdir -p build/bench
+	@$(B)/bench/$(NAME)
+
+$(B)/bench/%: $(B)/obj/tests/bench/%.o $(call obj,$(TOOL_SRC)) $(call obj,$(CLIENT_SRC)) $(B)/core.a
+	@mkdir -p $(@D)
+	$(CC) $(LDFLAGS_ALL) -o $@ $^ $(LIBS_DAEMON) -ldl -lcmocka
+
+PREFIX ?= /usr/local
+install: all ## install to PREFIX= (/usr/local) under DESTDIR=
+	install -D -m 755 $(B)/nanoserved $(DESTDIR)$(PREFIX)/bin/nanoserved
+	install -D -m 755 $(B)/nanoserve $(DESTDIR)$(PREFIX)/bin/nanoserve
+	install -D -m 644 $(B)/libnanoserve-client.so.0 $(DESTDIR)$(PREFIX)/lib/libnanoserve-client.so.0
+	ln -sf libnanoserve-client.so.0 $(DESTDIR)$(PREFIX)/lib/libnanoserve-client.so
+	install -D -m 644 client/include/nanoserve/client.h $(DESTDIR)$(PREFIX)/include/nanoserve/client.h
+	sed 's|@PREFIX@|$(PREFIX)|g' client/nanoserve-client.pc.in | \
+		install -D -m 644 /dev/stdin $(DESTDIR)$(PREFIX)/lib/pkgconfig/nanoserve-client.pc
+	for m in client/man/*.[0-9] daemon/man/*.[0-9]; do \
+		install -D -m 644 $$m $(DESTDIR)$(PREFIX)/share/man/man$${m##*.}/$${m##*/}; done
+
+clean: ## remove build/
+	rm -rf build
+
+help: ## this list
+	@grep -hE '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 16
 
 .SECONDARY:
 -include $(shell test -d build && find build -name '*.d' 2>/dev/null)

@@ -1,0 +1,98 @@
+#include "tests/tools/ask.h"
+
+#include <jansson.h>
+#include <string.h>
+#include <time.h>
+
+struct nsv_client *nsv_ask_open(const char *socket)
+{
+	struct nsv_client *client = NULL;
+	char text[256];
+
+	if (nsv_client_open(socket, NULL, text, sizeof(text), &client) < 0)
+		fprintf(stderr, "nsv_client_open: %s\n", text);
+	return client;
+}
+
+static void take(struct nsv_answer *a, const struct nsv_client_chunk *c)
+{
+	for (size_t i = 0; i < c->n_token && a->n_token < NSV_ANSWER_TOKENS; i++)
+		a->tokens[a->n_token++] = c->tokens[i];
+	for (size_t i = 0; i < c->n_lp && a->n_lp < NSV_ANSWER_TOKENS; i++)
+		a->lps[a->n_lp++] = c->lps[i];
+	size_t n = nsv_min(c->text_len, NSV_ANSWER_TEXT - 1 - a->text_len);
+	memcpy(a->text + a->text_len, c->text, n);
+	a->text_len += n;
+	a->text[a->text_len] = '\0';
+}
+
+void nsv_ask_finish(struct nsv_client *client, int submit_ret, struct nsv_request *request,
+	struct nsv_answer *a)
+{
+	struct nsv_client_chunk chunk;
+
+	memset(a, 0, sizeof(*a));
+	a->ret = submit_ret;
+	if (submit_ret == 0) {
+		while ((a->ret = nsv_request_next(request, 120000, &chunk)) > 0)
+			take(a, &chunk);
+		a->result.size = sizeof(a->result);
+		if (a->ret == 0)
+			a->ret = nsv_request_result(request, &a->result);
+	}
+	const char *why = a->ret < 0 ? nsv_client_error(client) : a->result.text;
+	snprintf(a->reason, sizeof(a->reason), "%s", why ? why : "");
+	if (submit_ret == 0)
+		nsv_request_free(request);
+}
+
+void nsv_ask_text(struct nsv_client *client, const char *text,
+	const struct nsv_client_params *params, struct nsv_answer *ret)
+{
+	struct nsv_request *request = NULL;
+	int r = nsv_client_submit_text(client, text, strlen(text), params, &request);
+
+	nsv_ask_finish(client, r, request, ret);
+}
+
+void nsv_ask_ids(struct nsv_client *client, const int32_t *ids, size_t n,
+	const struct nsv_client_params *params, struct nsv_answer *ret)
+{
+	struct nsv_request *request = NULL;
+	int r = nsv_client_submit_ids(client, ids, n, params, &request);
+
+	nsv_ask_finish(client, r, request, ret);
+}
+
+long long nsv_ask_status(struct nsv_client *client, const char *path)
+{
+	nsv_autofree struct nsv_answer *a = malloc(sizeof(*a));
+	struct nsv_request *request = NULL;
+	char first[64];
+
+	nsv_ask_finish(client, nsv_client_status(client, &request), request, a);
+	json_t *root = json_loads(a->text, 0, NULL), *v = root;
+	const char *dot = strchr(path, '.');
+	if (dot) {
+		snprintf(first, sizeof(first), "%.*s", (int)(dot - path), path);
+		v = json_object_get(v, first);
+	}
+	v = json_object_get(v, dot ? dot + 1 : path);
+	long long value = json_is_array(v) ? (long long)json_array_size(v)
+			  : json_is_integer(v) ? json_integer_value(v)
+					       : -1;
+	json_decref(root);
+	return value;
+}
+
+bool nsv_ask_status_until(struct nsv_client *client, const char *path, long long value)
+{
+	struct timespec nap = {.tv_nsec = 10000000};
+
+	for (int i = 0; i < 1000; i++) {
+		if (nsv_ask_status(client, path) == value)
+			return true;
+		nanosleep(&nap, NULL);
+	}
+	return false;
+}

@@ -1,0 +1,38 @@
+/* Requests through the client library, in one call, for tests. */
+#ifndef NSV_TESTS_TOOLS_ASK_H
+#define NSV_TESTS_TOOLS_ASK_H
+
+#include <nanoserve/client.h>
+
+#include "shm/base.h"
+
+#define NSV_ANSWER_TOKENS 4096
+#define NSV_ANSWER_TEXT 65536
+
+struct nsv_answer {
+	int ret; /* of the call that failed, or 0 */
+	struct nsv_client_result result;
+	size_t n_token, text_len, n_lp;
+	int32_t tokens[NSV_ANSWER_TOKENS];
+	struct nsv_client_lp lps[NSV_ANSWER_TOKENS];
+	char text[NSV_ANSWER_TEXT];
+	char reason[256]; /* the error's sentence */
+};
+
+/* Opens a session at the socket, or returns NULL. */
+struct nsv_client *nsv_ask_open(const char *socket);
+/* Waits for the end of a request, collects everything and frees it. submit_ret is what the submit
+ * call returned. */
+void nsv_ask_finish(struct nsv_client *client, int submit_ret, struct nsv_request *request,
+	struct nsv_answer *ret);
+void nsv_ask_text(struct nsv_client *client, const char *text,
+	const struct nsv_client_params *params, struct nsv_answer *ret);
+void nsv_ask_ids(struct nsv_client *client, const int32_t *ids, size_t n,
+	const struct nsv_client_params *params, struct nsv_answer *ret);
+
+/* The daemon's status: an integer by its path of at most two names ("blocks.free"), or -1. */
+long long nsv_ask_status(struct nsv_client *client, const char *path);
+/* Waits until it has that value: false after 10 s. */
+bool nsv_ask_status_until(struct nsv_client *client, const char *path, long long value);
+
+#endif

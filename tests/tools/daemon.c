@@ -1,0 +1,143 @@
+#include "tests/tools/daemon.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <time.h>
+
+const char *nsv_test_program(const char *name)
+{
+	static char paths[4][512];
+	static int next;
+	char *path = paths[next++ % 4];
+	ssize_t n = readlink("/proc/self/exe", path, sizeof(paths[0]) - 1);
+
+	path[n > 0 ? n : 0] = '\0';
+	char *tests = strstr(path, "/tests/");
+	if (tests)
+		snprintf(tests, (size_t)(path + sizeof(paths[0]) - tests), "/%s", name);
+	return path;
+}
+
+const char *nsv_test_model(void)
+{
+	static char path[512];
+	const char *set = getenv("NANOSERVE_TEST_MODEL"), *cache = getenv("XDG_CACHE_HOME");
+	const char *home = getenv("HOME");
+
+	if (set)
+		snprintf(path, sizeof(path), "%s", set);
+	else
+		snprintf(path, sizeof(path), "%s%s/nanoserve/models/SmolLM2-135M-Instruct.Q4_1.gguf",
+			cache ? cache : home ? home : "", cache ? "" : "/.cache");
+	return access(path, R_OK) == 0 ? path : NULL;
+}
+
+static void exec_daemon(
+	const struct nsv_test_daemon *d, const char *model, const char *const *extra)
+{
+	const char *argv[32] = {nsv_test_program("nanoserved"), "--model", model, "--socket", d->socket};
+	int n = 5, fd = open(d->log, O_WRONLY | O_CREAT | O_TRUNC, 0600);
+
+	for (; extra && *extra && n < 31; extra++)
+		argv[n++] = *extra;
+	dup2(fd, STDERR_FILENO);
+	dup2(fd, STDOUT_FILENO);
+	execv(argv[0], (char **)argv);
+	_exit(127);
+}
+
+static bool accepts(const char *path)
+{
+	struct sockaddr_un addr = {.sun_family = AF_UNIX};
+	nsv_autoclose int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+
+	snprintf(addr.sun_path, sizeof(addr.sun_path), "%s", path);
+	return connect(fd, (struct sockaddr *)&addr, sizeof(addr)) == 0;
+}
+
+/* "ready" is in the log once requests are served; the socket alone accepts earlier. */
+int nsv_test_daemon_start(struct nsv_test_daemon *d, const char *model, const char *const *extra)
+{
+	struct timespec nap = {.tv_nsec = 5000000};
+	int status;
+
+	snprintf(d->dir, sizeof(d->dir), "/tmp/nanoserve-test-XXXXXX");
+	if (!mkdtemp(d->dir))
+		return -errno;
+	snprintf(d->socket, sizeof(d->socket), "%s/sock", d->dir);
+	snprintf(d->log, sizeof(d->log), "%s/log", d->dir);
+	d->pid = fork();
+	if (d->pid == 0)
+		exec_daemon(d, model, extra);
+	while (!nsv_test_daemon_logged(d, "ready after") || !accepts(d->socket)) {
+		if (waitpid(d->pid, &status, WNOHANG) == d->pid) {
+			d->pid = -1;
+			return -ECHILD;
+		}
+		nanosleep(&nap, NULL);
+	}
+	return 0;
+}
+
+int nsv_test_daemon_stop(struct nsv_test_daemon *d, int sig)
+{
+	int status = -1;
+
+	if (d->pid > 0) {
+		kill(d->pid, sig);
+		waitpid(d->pid, &status, 0);
+	}
+	unlink(d->socket);
+	unlink(d->log);
+	rmdir(d->dir);
+	return status;
+}
+
+bool nsv_test_daemon_logged(const struct nsv_test_daemon *d, const char *text)
+{
+	char buf[16384];
+	nsv_autoclose int fd = open(d->log, O_RDONLY | O_CLOEXEC);
+	ssize_t n = fd < 0 ? 0 : read(fd, buf, sizeof(buf) - 1);
+
+	buf[n > 0 ? n : 0] = '\0';
+	return strstr(buf, text) != NULL;
+}
+
+/* ---- Programs */
+
+static void read_back(FILE *f, char *buf, size_t len)
+{
+	if (!buf)
+		return;
+	rewind(f);
+	buf[fread(buf, 1, len - 1, f)] = '\0';
+}
+
+int nsv_test_run(const char *const *argv, const char *input, char *out, size_t out_len, char *err,
+	size_t err_len)
+{
+	FILE *in = tmpfile(), *o = tmpfile(), *e = tmpfile();
+	int status = -1;
+
+	fputs(input ? input : "", in);
+	rewind(in);
+	pid_t pid = fork();
+	if (pid == 0) {
+		dup2(fileno(in), STDIN_FILENO);
+		dup2(fileno(o), STDOUT_FILENO);
+		dup2(fileno(e), STDERR_FILENO);
+		execv(argv[0], (char **)argv);
+		_exit(127);
+	}
+	waitpid(pid, &status, 0);
+	read_back(o, out, out_len);
+	read_back(e, err, err_len);
+	fclose(in);
+	fclose(o);
+	fclose(e);
+	return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}

@@ -1,0 +1,35 @@
+/* A real nanoserved for tests: started from the build that the test belongs to, with a socket in a
+ * fresh folder, and stopped. */
+#ifndef NSV_TESTS_TOOLS_DAEMON_H
+#define NSV_TESTS_TOOLS_DAEMON_H
+
+#include <sys/types.h>
+
+#include "shm/base.h"
+
+struct nsv_test_daemon {
+	pid_t pid;
+	char dir[64];
+	char socket[96];
+	char log[96]; /* its standard error */
+};
+
+/* Path of a program of this build ("nanoserved"), in a static buffer a name. */
+const char *nsv_test_program(const char *name);
+/* The real model's path, or NULL: tests of it are skipped. */
+const char *nsv_test_model(void);
+
+/* Starts it with --model, --socket and the extra arguments (NULL-terminated; NULL: none) and waits
+ * until it accepts. 0, or -ECHILD: it exited (its log says why). */
+int nsv_test_daemon_start(struct nsv_test_daemon *d, const char *model, const char *const *extra);
+/* Sends the signal and waits: its wait status. The folder goes too. */
+int nsv_test_daemon_stop(struct nsv_test_daemon *d, int sig);
+/* Does the daemon's log have this text? */
+bool nsv_test_daemon_logged(const struct nsv_test_daemon *d, const char *text);
+
+/* Runs a program to its end: its exit status (128 + n for a signal), and what it wrote to standard
+ * output and standard error (each cut at len). input may be NULL. */
+int nsv_test_run(const char *const *argv, const char *input, char *out, size_t out_len, char *err,
+	size_t err_len);
+
+#endif

@@ -1,0 +1,20 @@
+#!/bin/sh
+# The main job once: a private daemon with the default model, and an answer streamed to the terminal.
+set -eu
+
+build=${1:-build/release}
+model=$(tests/tools/fetch-model.sh)
+dir=$(mktemp -d)
+"$build/nanoserved" --model "$model" --socket "$dir/sock" 2>"$dir/log" &
+daemon=$!
+trap 'kill $daemon 2>/dev/null; wait $daemon 2>/dev/null; rm -rf "$dir"' EXIT
+for _ in $(seq 200); do
+	grep -q 'ready after' "$dir/log" && break
+	kill -0 $daemon 2>/dev/null || break
+	sleep 0.05
+done
+cat "$dir/log"
+prompt='Explain in two sentences what an operating system does.'
+echo
+echo "> $prompt"
+"$build/nanoserve" --socket "$dir/sock" generate --stats -n 120 "$prompt"

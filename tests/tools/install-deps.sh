@@ -1,0 +1,24 @@
+#!/bin/sh
+# Installs with apt what is missing: `build` for the programs, `test` for the tests besides.
+set -eu
+
+build="gcc make libc6-dev liburing-dev libsystemd-dev libjansson-dev libutf8proc-dev libedit-dev
+	python3 python3-pip"
+test="libcmocka-dev g++ strace clang libclang-rt-14-dev valgrind abigail-tools pkg-config"
+
+want=$build
+[ "${1:-build}" = test ] && want="$build $test"
+missing=
+for p in $want; do
+	dpkg-query -W -f '${Status}' "$p" 2>/dev/null | grep -q '^install ok installed' ||
+		missing="$missing $p"
+done
+[ -n "$missing" ] || exit 0
+if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then
+	echo "these packages are missing:$missing" >&2
+	exit 1
+fi
+echo "installing:$missing"
+apt-get update -qq
+# shellcheck disable=SC2086 # a list of names
+DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $missing >/dev/null

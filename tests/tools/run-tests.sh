@@ -1,0 +1,26 @@
+#!/bin/sh
+# Runs test programs one after another, shows what they print, and counts cmocka's tests.
+#     run-tests.sh PROGRAM...
+set -u
+
+passed=0 failed=0 bad=
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+for t in "$@"; do
+	echo "== $t"
+	${RUN:-} "$t" >"$log" 2>&1
+	status=$?
+	cat "$log"
+	p=$(sed -n 's/^\[  PASSED  \] \([0-9]*\) test(s)\.$/\1/p' "$log" | tail -n 1)
+	f=$(sed -n 's/^\[  FAILED  \] \([0-9]*\) test(s), listed below:$/\1/p' "$log" | tail -n 1)
+	passed=$((passed + ${p:-0}))
+	failed=$((failed + ${f:-0}))
+	# A program that ends badly without saying so of a test counts as one.
+	if [ $status -ne 0 ]; then
+		[ "${f:-0}" -gt 0 ] || failed=$((failed + 1))
+		bad="$bad $t($status)"
+	fi
+done
+[ -z "$bad" ] || echo "failed:$bad"
+echo "$passed passed, $failed failed"
+[ $failed -eq 0 ] && [ $passed -gt 0 ]
