@@ -1,0 +1,121 @@
+/* The command line over the file over defaults; whatever is wrong is named. */
+#include "daemon/config.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static int parse(struct nsv_config *c, struct nsv_err *err, const char *text)
+{
+	*c = (struct nsv_config){0};
+	return nsv_config_parse(c, text, strlen(text), err);
+}
+
+static void test_every_key(void **state)
+{
+	struct nsv_config c;
+	struct nsv_err err;
+	(void)state;
+
+	assert_int_equal(parse(&c, &err,
+				 "{\"model\": \"m\", \"socket\": \"s\", \"backend\": \"cpu\", \"kv_blocks\": 9,"
+				 " \"threads\": 2, \"batch_tokens\": 3, \"max_requests\": 4, \"spin_us\": 5,"
+				 " \"verbose\": true, \"limits\": {\"sessions\": 1, \"requests\": 2,"
+				 " \"memory_mib\": 3, \"prompt_bytes\": 4, \"session_slots\": 5, \"hello_ms\": 6}}"),
+		0);
+	assert_string_equal(c.model, "m");
+	assert_string_equal(c.socket, "s");
+	assert_string_equal(c.backend, "cpu");
+	assert_int_equal(c.kv_blocks, 9);
+	assert_int_equal(c.max_requests, 4);
+	assert_true(c.verbose);
+	assert_int_equal(c.limits.sessions, 1);
+	assert_int_equal(c.limits.hello_ms, 6);
+	nsv_config_deinit(&c);
+}
+
+static void test_wrong_files(void **state)
+{
+	static const char *const wrong[][2] = {
+		{"", "line 1"},
+		{"[1]", "object"},
+		{"{\"model\": 1}", "model must be a string"},
+		{"{\"threads\": -1}", "threads is -1"},
+		{"{\"threads\": 1e3}", "threads must be an integer"},
+		{"{\"threads\": 99999999999}", "threads is 99999999999"},
+		{"{\"thread\": 1}", "unknown key \"thread\""},
+		{"{\"limits\": {\"model\": \"m\"}}", "unknown key \"model\""},
+		{"{\"limits\": 3}", "unknown key \"limits\""},
+		{"{\"threads\": 1, \"threads\": 2}", "duplicate"},
+		{"{\"batch_tokens\": 0}", "batch_tokens is 0"},
+	};
+	(void)state;
+
+	for (size_t i = 0; i < NSV_ARRAY_LEN(wrong); i++) {
+		struct nsv_config c;
+		struct nsv_err err = {""};
+		assert_int_equal(parse(&c, &err, wrong[i][0]), -EINVAL);
+		if (!strstr(err.text, wrong[i][1]))
+			fail_msg("%s: \"%s\" lacks \"%s\"", wrong[i][0], err.text, wrong[i][1]);
+		nsv_config_deinit(&c);
+	}
+}
+
+static int line(struct nsv_config *c, struct nsv_err *err, const char *a, const char *b)
+{
+	char *argv[] = {"nanoserved", "--model", "m", (char *)a, (char *)b, NULL};
+
+	return nsv_config_init(c, a ? b ? 5 : 4 : 3, argv, err);
+}
+
+static void test_command_line(void **state)
+{
+	struct nsv_config c;
+	struct nsv_err err;
+	(void)state;
+
+	assert_int_equal(line(&c, &err, NULL, NULL), 0);
+	assert_int_equal(c.batch_tokens, 512);
+	nsv_config_deinit(&c);
+	assert_int_equal(line(&c, &err, "--kv-blocks", "77"), 0);
+	assert_int_equal(c.kv_blocks, 77);
+	nsv_config_deinit(&c);
+	assert_int_equal(line(&c, &err, "--kv-blocks", "7x"), -EINVAL);
+	assert_int_equal(line(&c, &err, "--kv-blocks", NULL), -EINVAL);
+	assert_int_equal(line(&c, &err, "--kv-block-size", "7"), -EINVAL);
+	assert_int_equal(line(&c, &err, "more", NULL), -EINVAL);
+	assert_int_equal(line(&c, &err, "--config", "/nonexistent"), -ENOENT);
+}
+
+static void test_the_command_line_wins(void **state)
+{
+	char path[] = "/tmp/nanoserve-config-XXXXXX";
+	struct nsv_config c;
+	struct nsv_err err;
+	int fd = mkstemp(path);
+	char *argv[] = {"nanoserved", "--threads", "3", "--config", path, NULL};
+	(void)state;
+
+	assert_true(write(fd, "{\"model\": \"f\", \"threads\": 2, \"kv_blocks\": 5}", 44) == 44);
+	assert_int_equal(nsv_config_init(&c, 5, argv, &err), 0);
+	assert_int_equal(c.threads, 3);
+	assert_int_equal(c.kv_blocks, 5);
+	assert_string_equal(c.model, "f");
+	nsv_config_deinit(&c);
+	close(fd);
+	unlink(path);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_every_key),
+		cmocka_unit_test(test_wrong_files),
+		cmocka_unit_test(test_command_line),
+		cmocka_unit_test(test_the_command_line_wins),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
