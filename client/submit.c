@@ -116,10 +116,10 @@ static int ask(struct nsv_client *c, uint8_t op, uint32_t flags, const struct pr
 	struct nsv_sqe entry = {.op = op, .flags = (uint8_t)(p->kind | wire_flags(flags))};
 	size_t params_len = 0;
 	struct nsv_request *r;
-	int ret = flags & ~(unsigned int)(NSV_CLIENT_SPECIAL | NSV_CLIENT_NO_BOS) && !params
-			  ? nsv_fail(&c->err, -EINVAL, "unknown flags %#x", flags)
-			  : 0;
+	int ret = 0;
 
+	if (!params && (flags & ~(uint32_t)(NSV_CLIENT_SPECIAL | NSV_CLIENT_NO_BOS)))
+		ret = nsv_fail(&c->err, -EINVAL, "unknown flags %#x", flags);
 	if (ret == 0 && params)
 		ret = nsv_params_len(params, &params_len, &c->err);
 	if (ret == 0)
