@@ -78,7 +78,7 @@ static enum nsv_cuda_path choose_path(const struct nsv_attn_shape *shape)
 static bool lay_out(struct nsv_cuda_attn *attn, size_t off[4])
 {
 	size_t len[4], at = 0;
-	size_t n_run = (size_t)attn->n_run, slots = (size_t)attn->n_slot + 1, n_float;
+	size_t n_run = (size_t)attn->n_run, slots = (size_t)attn->n_slot, n_float;
 	len[0] = (n_run + 1) * sizeof(run_start);
 	len[1] = n_run * sizeof(uint32_t);
 	if (!nsv_mul(attn->limits.max_seq, sizeof(int64_t), &len[2]) ||

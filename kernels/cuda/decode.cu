@@ -623,11 +623,10 @@ template <typename E, int D, int MT> struct consumer {
 		});
 	}
 
-	/* Slot i of a run's partials: 0 for an item that begins in it, 1.. for chunks of one that
-	 * does not. */
-	__device__ __forceinline__ float *slot(int32_t run, int32_t i) const
+	/* Where the partial of an item's chunk lies, counted from its first. */
+	__device__ __forceinline__ float *slot(const piece &p, int32_t chunk) const
 	{
-		return args.partials + ((int64_t)run * (args.n_slot + 1) + i) * args.slot_len;
+		return args.partials + ((int64_t)p.first_run * args.n_slot + chunk) * args.slot_len;
 	}
 
 	__device__ void run_piece(const piece &p);
@@ -635,13 +634,14 @@ template <typename E, int D, int MT> struct consumer {
 	__device__ void merge(const piece &p);
 };
 
-/* A chunk at a time: folded where the item's first tile is ours, else left as a partial. */
+/* A chunk at a time: folded where the item's first tile is ours, else left as a partial. What is
+ * folded of an item that goes on takes the place of its last chunk. */
 template <typename E, int D, int MT>
 __device__ void consumer<E, D, MT>::run_piece(const piece &p)
 {
 	tile_range line = seq_tiles(args.shape, p.seq), tiles = piece_tiles(args.shape, p);
 	bool begins = p.run.begin == line.begin, ends = p.run.end == line.end;
-	int32_t run = blockIdx.x, chunk0 = tile_chunk(p.run.begin);
+	int32_t chunk0 = tile_chunk(line.begin);
 	accum<D, MT> total;
 	total.reset();
 	for (int32_t t = tiles.begin; t < tiles.end;) {
@@ -652,13 +652,13 @@ __device__ void consumer<E, D, MT>::run_piece(const piece &p)
 		if (begins)
 			total.fold_chunk(acc);
 		else
-			put_partial(acc, slot(run, 1 + chunk - chunk0));
+			put_partial(acc, slot(p, chunk - chunk0));
 	}
 	if (begins && ends) {
 		put_rows(total);
 	} else {
 		if (begins)
-			put_partial(total, slot(run, 0));
+			put_partial(total, slot(p, tile_chunk(p.run.end - 1) - chunk0));
 		arrive(p);
 	}
 }
@@ -703,35 +703,23 @@ struct merge_acc {
 template <typename E, int D, int MT> __device__ void consumer<E, D, MT>::merge(const piece &p)
 {
 	tile_range line = seq_tiles(args.shape, p.seq), seen = item_tiles(args.shape, p.seq, p.item);
-	const run_start *starts = args.starts;
-	int32_t rows = args.slot_len / (D + 2);
+	int32_t rows = args.slot_len / (D + 2), chunk0 = tile_chunk(line.begin);
+	int32_t folded = tile_chunk(__ldg(&args.starts[p.first_run + 1].tile) - 1);
+	int32_t begin = max(folded, tile_chunk(seen.begin)) - chunk0;
+	int32_t end = max(folded, tile_chunk(seen.end - 1)) - chunk0 + 1;
 	for (int32_t i = threadIdx.x; i < v.n_row * (D / 4); i += N_CONSUMER) {
 		int32_t row = i / (D / 4), dim = i % (D / 4) * 4;
-		merge_acc acc4;
-		int32_t begin = line.begin;
-		for (int32_t run = p.first_run; begin < line.end; run++) {
-			const run_start &next = starts[run + 1];
-			bool inside = next.seq == p.seq_index && next.item == p.item;
-			int32_t end = inside ? next.tile : line.end;
-			int32_t a = max(begin, seen.begin), b = min(end, seen.end), first = 0, n = 0;
-			if (begin == line.begin)
-				n = 1;
-			else if (a < b) {
-				first = 1 + tile_chunk(a) - tile_chunk(begin);
-				n = tile_chunk(b - 1) - tile_chunk(a) + 1;
-			}
-			const float *from = slot(run, first);
+		const float *from = slot(p, begin);
+		merge_acc a;
 #pragma unroll 8
-			for (int32_t c = 0; c < n; c++, from += args.slot_len)
-				acc4.add(__ldcg(reinterpret_cast<const float4 *>(from + row * D + dim)),
-					__ldcg(from + rows * D + row), __ldcg(from + rows * D + rows + row));
-			begin = end;
-		}
-		if (dim < args.head_dim) {
-			uint2 r = {elem<E>::pack(normalise(acc4.o[0], acc4.l), normalise(acc4.o[1], acc4.l)),
-				elem<E>::pack(normalise(acc4.o[2], acc4.l), normalise(acc4.o[3], acc4.l))};
-			*reinterpret_cast<uint2 *>(out_row(row) + dim * 2) = r;
-		}
+		for (int32_t c = begin; c < end; c++, from += args.slot_len)
+			a.add(__ldcg(reinterpret_cast<const float4 *>(from + row * D + dim)),
+				__ldcg(from + rows * D + row), __ldcg(from + rows * D + rows + row));
+		if (dim >= args.head_dim)
+			continue;
+		*reinterpret_cast<uint2 *>(out_row(row) + dim * 2) =
+			make_uint2(elem<E>::pack(normalise(a.o[0], a.l), normalise(a.o[1], a.l)),
+				elem<E>::pack(normalise(a.o[2], a.l), normalise(a.o[3], a.l)));
 	}
 }
 

@@ -22,7 +22,7 @@ struct decode_args {
 	const int32_t *tables;
 	const run_start *starts; /* (n_run + 1) */
 	uint32_t *arrived;     /* (n_run) tiles done of the item that begins in a run */
-	float *partials;       /* (n_run, 1 + n_slot, slot_len) */
+	float *partials;       /* (n_run, n_slot, slot_len): of the item that goes on past a run */
 	int32_t n_slot, slot_len;
 	const void *q;         /* (n_row, n_head, head_dim) */
 	void *out;

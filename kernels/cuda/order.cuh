@@ -4,11 +4,11 @@
  *     chunks   16 x 64 keys   16 x 128 keys        16 x 256 keys            512 each
  *     tiles    of 64 keys, a chunk is whole tiles
  *
- * A tile: s = q.k over k16 slices in order; the row's reference m becomes max(m, ceil(max s)), an
- * integer of the exponent of 2, so that changing it scales by a power of 2, exactly;
- * p = 2^(s - m) rounded to the element type; o += p v and l += p 1, over k16 slices of keys in
- * order. A chunk begins with o = l = 0. The chunks of a row are folded from the first to the last
- * by fold(). A tile or chunk that a row sees nothing of changes no bit of it.
+ * A tile: s = q.k over k16 slices in order; the row's reference m becomes max(m, max s) and what
+ * the chunk has is scaled to it; p = 2^(s - m) rounded to the element type (the largest is 1, with
+ * no error); o += p v and l += p 1, over k16 slices of keys in order. A chunk begins with
+ * o = l = 0 and no reference. The chunks of a row are folded from the first to the last by fold().
+ * A tile or chunk that a row sees nothing of changes no bit of it.
  *
  * The edges depend on positions alone, so the bits depend on neither the batch nor the split. */
 #ifndef NSV_KERNELS_CUDA_ORDER_CUH
@@ -96,7 +96,7 @@ struct score {
 
 __device__ __forceinline__ float next_ref(float m, float tile_max)
 {
-	return fmaxf(m, ceilf(tile_max));
+	return fmaxf(m, tile_max);
 }
 
 /* The factors that bring a running result (reference m) and a chunk's (mc) to a common one. */

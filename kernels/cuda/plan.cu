@@ -86,16 +86,21 @@ __device__ bool starts_by(const run_start &a, int32_t seq, int32_t item, int32_t
 	return a.item != item ? a.item < item : a.tile <= tile;
 }
 
-/* The last run that begins at or before the first tile of a start's item. */
-__device__ int32_t first_run(const plan_args &args, const run_start &start, int32_t run)
+/* The last run that begins at or before the first tile of the item that `run` begins in. */
+__device__ int32_t first_run(const plan_args &args, int32_t run)
 {
+	const run_start start = args.starts[run];
 	if (start.seq == args.n_seq)
 		return run;
-	int32_t tile = seq_tiles(args.shape, start.geom).begin;
-	int32_t first = run;
-	while (first > 0 && !starts_by(args.starts[first], start.seq, start.item, tile))
-		first--;
-	return first;
+	int32_t tile = seq_tiles(args.shape, start.geom).begin, lo = 0, hi = run;
+	while (lo < hi) {
+		int32_t mid = (lo + hi + 1) / 2;
+		if (starts_by(args.starts[mid], start.seq, start.item, tile))
+			lo = mid;
+		else
+			hi = mid - 1;
+	}
+	return lo;
 }
 
 __global__ void __launch_bounds__(PLAN_THREADS) plan_kernel(const plan_args args)
@@ -117,11 +122,12 @@ __global__ void __launch_bounds__(PLAN_THREADS) plan_kernel(const plan_args args
 	}
 	__syncthreads();
 	int32_t run = threadIdx.x;
+	int64_t n_used = min(total, (int64_t)args.n_run);
 	if (run <= args.n_run)
-		args.starts[run] = start_at(args, total * run / args.n_run);
+		args.starts[run] = start_at(args, run < n_used ? total * run / n_used : total);
 	__syncthreads();
 	if (run <= args.n_run)
-		args.starts[run].first = first_run(args, args.starts[run], run);
+		args.starts[run].first = first_run(args, run);
 }
 
 int plan_launch(const plan_args &args, cudaStream_t stream)

@@ -16,8 +16,8 @@
 namespace nsv
 {
 
-/* Where a run begins. `first` is the run in which this item's first tile lies. 32 bytes, so that
- * a block of threads begins with one load. */
+/* Where a run begins. `first` is the run in which this item's first tile lies: at most one item
+ * goes on past a run's end, so it names the item's counter and partials. 32 bytes. */
 struct run_start {
 	int32_t seq, item, tile, first;
 	nsv_cuda_seq geom;

@@ -86,7 +86,7 @@ static nsv_attn_shape make_shape(const row_shape &r, uint32_t n_block, bool head
 	s.n_block = n_block;
 	s.kv_dtype = NSV_BF16;
 	s.scale = 1.0f / sqrtf((float)d);
-	s.k = heads_first ? nsv_kv_layout{2 * bs * h * d, d, bs * d, 1} :
+	s.k = heads_first ? nsv_kv_layout{2 * bs * h * d, d, 2 * bs * d, 1} :
 		nsv_kv_layout{2 * bs * h * d, h * d, d, 1};
 	s.v = s.k;
 	return s;
@@ -125,7 +125,7 @@ static rig open_rig(nsv_cuda *cuda, arena &mem, const row_shape &r, uint32_t n_s
 	return g;
 }
 
-/* K of a block before its V, as the peers have it. */
+/* K of a block, or of a head of it, before its V. */
 static const __nv_bfloat16 *k_of(const rig &g, int copy)
 {
 	return g.kv + (size_t)(copy % g.n_copy) * g.pool * 2;
@@ -135,7 +135,7 @@ static void time_row(nsv_cuda *cuda, arena &mem, const row_shape &r, const uint3
 	bool heads_first)
 {
 	rig g = open_rig(cuda, mem, r, b[0], b[1], heads_first);
-	size_t v_off = (size_t)BLOCK * r.n_kv_head * r.head_dim;
+	size_t v_off = (size_t)BLOCK * r.head_dim * (heads_first ? 1 : r.n_kv_head);
 	double bytes = (double)g.pool * 4;
 	int n = std::max(g.n_copy, bytes < 4e9 ? 20 : 5);
 	double plan = time_us([&](int, cudaStream_t stream) {
