@@ -1,0 +1,159 @@
+/* The team: every member runs, barriers part phases, sleepers are woken, of any size, more members
+ * than processors included. A lost wake-up hangs, which an alarm turns into a failure. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include <signal.h>
+#include <stdatomic.h>
+#include <time.h>
+
+#include "kernels/team.h"
+#include "tests/ops/support.h"
+
+#define MEMBERS 8u
+
+struct count {
+	uint32_t runs[MEMBERS];
+	uint32_t size;
+};
+
+static void count_part(const struct nsv_part *part, void *arg)
+{
+	struct count *c = arg;
+	assert_true(part->index < part->count && part->count == c->size);
+	c->runs[part->index]++;
+}
+
+static void test_all_run(void **unused)
+{
+	(void)unused;
+	for (uint32_t n = 1; n <= MEMBERS; n++) {
+		struct nsv_team *team = NULL;
+		struct count c = {.size = n};
+		assert_int_equal(nsv_team_new(n, &team), 0);
+		assert_int_equal(nsv_team_size(team), n);
+		for (uint32_t i = 1; i <= 300; i++) {
+			nsv_team_run(team, count_part, &c);
+			for (uint32_t m = 0; m < n; m++)
+				assert_int_equal(c.runs[m], i);
+		}
+		nsv_team_free(team);
+	}
+}
+
+/* Each phase, a member writes its place from its neighbour's of the phase before. */
+struct ring {
+	uint32_t at[2][MEMBERS];
+	uint32_t n_phase;
+	bool late; /* now and then a member is late, so that the others sleep */
+};
+
+static void ring_part(const struct nsv_part *part, void *arg)
+{
+	struct ring *r = arg;
+	for (uint32_t p = 0; p < r->n_phase; p++) {
+		const uint32_t *from = r->at[p % 2];
+		r->at[(p + 1) % 2][part->index] = from[(part->index + 1) % part->count] + 1;
+		if (r->late && (p + part->index) % 16 == 0)
+			nanosleep(&(struct timespec){0, 1000000}, NULL);
+		nsv_team_barrier(part);
+	}
+}
+
+static void check_ring(uint32_t n, uint32_t n_phase, bool late)
+{
+	struct nsv_team *team = NULL;
+	struct ring r = {.n_phase = n_phase, .late = late};
+	assert_int_equal(nsv_team_new(n, &team), 0);
+	for (uint32_t m = 0; m < n; m++)
+		r.at[0][m] = m;
+	nsv_team_run(team, ring_part, &r);
+	for (uint32_t m = 0; m < n; m++)
+		assert_int_equal(r.at[n_phase % 2][m], (m + n_phase) % n + n_phase);
+	nsv_team_free(team);
+}
+
+static void test_barrier(void **unused)
+{
+	(void)unused;
+	for (uint32_t n = 1; n <= MEMBERS; n++)
+		check_ring(n, 1000 + t_below(50), false);
+}
+
+static void test_sleepers(void **unused)
+{
+	(void)unused;
+	for (uint32_t n = 2; n <= 5; n++)
+		check_ring(n, 60 + t_below(10), true);
+}
+
+/* Between runs members sleep; a run wakes them. */
+static void test_wake_after_idle(void **unused)
+{
+	struct nsv_team *team = NULL;
+	struct count c = {.size = 4};
+	(void)unused;
+	assert_int_equal(nsv_team_new(4, &team), 0);
+	for (uint32_t i = 1; i <= 20; i++) {
+		nanosleep(&(struct timespec){0, (long)t_below(4000000)}, NULL);
+		nsv_team_run(team, count_part, &c);
+		assert_int_equal(c.runs[3], i);
+	}
+	nsv_team_free(team);
+}
+
+static void test_new_and_free(void **unused)
+{
+	struct nsv_team *team = NULL;
+	(void)unused;
+	assert_int_equal(nsv_team_new(0, &team), -EINVAL);
+	assert_null(team);
+	nsv_team_free(NULL);
+	for (uint32_t i = 0; i < 100; i++) {
+		assert_int_equal(nsv_team_new(1 + i % 6, &team), 0);
+		nsv_team_free(team);
+	}
+}
+
+/* Shares are whole, in order, of whole units, and differ by a unit at most. */
+static void test_range(void **unused)
+{
+	(void)unused;
+	for (int i = 0; i < 2000; i++) {
+		size_t n = t_below(1000), unit = 1 + t_below(40), at = 0, least = SIZE_MAX, most = 0;
+		uint32_t count = 1 + t_below(9);
+		for (uint32_t m = 0; m < count; m++) {
+			struct nsv_part part = {m, count, NULL};
+			size_t begin, end, units;
+			nsv_part_range(&part, n, unit, &begin, &end);
+			assert_int_equal(begin, at);
+			assert_true(end >= begin && (end == n || end % unit == 0));
+			units = (end - begin + unit - 1) / unit;
+			least = nsv_min(least, units);
+			most = nsv_max(most, units);
+			at = end;
+		}
+		assert_int_equal(at, n);
+		assert_true(most - least <= 1);
+	}
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_all_run),
+		cmocka_unit_test(test_barrier),
+		cmocka_unit_test(test_sleepers),
+		cmocka_unit_test(test_wake_after_idle),
+		cmocka_unit_test(test_new_and_free),
+		cmocka_unit_test(test_range),
+	};
+	t_seed();
+	alarm(240);
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
