@@ -23,7 +23,7 @@
 struct rule {
 	const char *backend;
 	double margin, kl, nll;
-	double diff; /* of one logit among the largest five */
+	double diff; /* of one logit among the largest five, whose mean is taken off: see five_off */
 	bool fast;   /* runs the long cases too */
 };
 
@@ -112,25 +112,38 @@ struct grade {
 	double max_diff, max_margin;
 };
 
+/* The largest difference among the reference's five largest logits, after that of their means,
+ * which no probability depends on. */
+static double five_off(const struct ref_case *c, uint32_t step, const float *logits)
+{
+	double off[N_TOP], mean = 0, max = 0;
+	int32_t id;
+
+	for (uint32_t i = 0; i < N_TOP; i++) {
+		double want = top_logit(c, step, i, &id);
+
+		off[i] = logits[id] - want;
+		mean += off[i] / N_TOP;
+	}
+	for (uint32_t i = 0; i < N_TOP; i++)
+		max = fmax(max, isfinite(off[i]) ? fabs(off[i] - mean) : INFINITY);
+	return max;
+}
+
 static void see_step(struct grade *g, uint32_t step, const float *logits)
 {
-	int32_t id, second;
-	double first = top_logit(g->c, step, 0, &id);
-	double margin = first - top_logit(g->c, step, 1, &second);
-	int32_t best = logits_best(logits, g->n_vocab);
+	int32_t id;
+	double margin = top_logit(g->c, step, 0, &id) - top_logit(g->c, step, 1, &id);
+	double off = five_off(g->c, step, logits);
 
-	if (best != g->c->greedy[step]) {
+	if (logits_best(logits, g->n_vocab) != g->c->greedy[step]) {
 		g->n_parted++;
 		g->max_margin = fmax(g->max_margin, margin);
 	}
-	for (uint32_t i = 0; i < N_TOP; i++) {
-		double want = top_logit(g->c, step, i, &id), diff = fabs(logits[id] - want);
-
-		if (!(diff <= g->rule->diff))
-			fail_msg("%s, %s, step %u: logit of %d is %g, expected %g", g->rule->backend,
-				g->c->name, step, id, (double)logits[id], want);
-		g->max_diff = fmax(g->max_diff, diff);
-	}
+	if (!(off <= g->rule->diff))
+		fail_msg("%s, %s, step %u: one of the five largest logits is off by %g",
+			g->rule->backend, g->c->name, step, off);
+	g->max_diff = fmax(g->max_diff, off);
 }
 
 static void check_logit_file(const struct grade *g, const float *logits)
@@ -277,15 +290,17 @@ static float *trace(const struct rule *rule, const struct ref_case *c, uint32_t 
 	return logits;
 }
 
-/* Each backend passes its own rule, and diverges from `reference` by no more than it says. */
+/* Unless one is asked for: each backend passes its own rule, and diverges from `reference` by no more than it says. */
 static void test_backends_agree(void **state)
 {
 	const struct rule *ref = &rules[NSV_ARRAY_LEN(rules) - 1];
-	struct ref_case c = read_case(0);
 	uint32_t n;
-	float *want = trace(ref, &c, &n);
 
 	(void)state;
+	if (getenv("NANOSERVE_TEST_BACKEND"))
+		skip();
+	struct ref_case c = read_case(0);
+	float *want = trace(ref, &c, &n);
 	for (const struct rule *rule = rules; rule < ref; rule++) {
 		float *have = trace(rule, &c, &n);
 		double kl = 0;
