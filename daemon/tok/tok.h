@@ -27,7 +27,8 @@ int nsv_tok_new(const struct nsv_gguf *g, struct nsv_tok **ret_tok, struct nsv_e
 void nsv_tok_free(struct nsv_tok *tok);
 int32_t nsv_tok_n_vocab(const struct nsv_tok *tok);
 
-/* Appends the ids of `text`. -EILSEQ: not UTF-8 (the sentence has the byte offset); -ENOMEM. */
+/* Appends the ids of `text`; on failure none. -EILSEQ: not UTF-8 (the sentence has the byte offset);
+ * -ENOTSUP: a byte that the model has no token for (the sentence has it); -E2BIG; -ENOMEM. */
 int nsv_tok_encode(const struct nsv_tok *tok, const char *text, size_t len, unsigned int flags,
 	struct nsv_ids *ids, struct nsv_err *err);
 
@@ -47,7 +48,8 @@ struct nsv_chat_msg {
 /* "chatml", ..., or NULL: the model has no known chat format. */
 const char *nsv_tok_chat_name(const struct nsv_tok *tok);
 /* Appends the ids of a conversation and of the opening of the assistant's turn. The markers are
- * control tokens; the messages' text never is (unless flags has NSV_TOK_SPECIAL). -ENOTSUP: no known format. */
+ * control tokens; the messages' text never is (unless flags has NSV_TOK_SPECIAL). -ENOTSUP: no known
+ * format; -EINVAL: no such role; and as nsv_tok_encode. */
 int nsv_tok_chat(const struct nsv_tok *tok, const struct nsv_chat_msg *msgs, size_t n_msg,
 	unsigned int flags, struct nsv_ids *ids, struct nsv_err *err);
 
@@ -55,7 +57,8 @@ int nsv_tok_chat(const struct nsv_tok *tok, const struct nsv_chat_msg *msgs, siz
 size_t nsv_utf8_bad(const char *text, size_t len);
 
 /* Bytes to text as they come: gives out whole characters only. A byte that can begin or go on no
- * character comes out as U+FFFD, as does an unfinished tail at the end; at most 3 bytes are held. */
+ * character comes out as U+FFFD, as does, whole, the unfinished beginning of one; at most 3 bytes
+ * are held. */
 struct nsv_detok {
 	unsigned char held[4];
 	uint8_t n_held;
