@@ -173,17 +173,21 @@ static bool anything(struct nsv_client *c)
 	return false;
 }
 
-int nsv_client_arm(struct nsv_client *c)
+/* Asks for a bell. true: sleep; false: something has come already. */
+static bool arm(struct nsv_client *c)
 {
-	if (c->broken)
-		return c->broken;
-	if (c->ready_first)
-		return 1;
 	if (!c->armed) {
 		nsv_wait_begin(&c->up.head->wait);
 		c->armed = true;
 	}
-	return anything(c) ? 1 : 0;
+	return !anything(c);
+}
+
+int nsv_client_arm(struct nsv_client *c)
+{
+	if (c->broken)
+		return c->broken;
+	return c->ready_first || !arm(c) ? 1 : 0;
 }
 
 int64_t nsv_deadline_ns(int timeout_ms)
@@ -235,11 +239,9 @@ int nsv_session_wait(struct nsv_client *c, int64_t deadline_ns)
 
 	if (c->broken)
 		return c->broken;
-	if (!spin(c, start, deadline_ns)) {
-		int armed = nsv_client_arm(c);
-		if (armed == 0)
-			slept = sleep_until(c, deadline_ns);
-	}
+	/* News of other requests that their owner has not read is no reason to stay awake. */
+	if (!spin(c, start, deadline_ns) && arm(c))
+		slept = sleep_until(c, deadline_ns);
 	nsv_spin_learn(&c->spin, nsv_now_ns() - start);
 	int ret = nsv_client_dispatch(c);
 	return ret < 0 ? ret : slept;

@@ -1,0 +1,77 @@
+#include "client/cli/cli.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+
+static void complain(const struct cli *cli, const char *fmt, va_list ap)
+{
+	fflush(stdout);
+	fprintf(stderr, "nanoserve %s: ", cli->command);
+	vfprintf(stderr, fmt, ap);
+	fputc('\n', stderr);
+}
+
+int cli_usage(const struct cli *cli, const char *fmt, ...)
+{
+	va_list ap;
+
+	va_start(ap, fmt);
+	complain(cli, fmt, ap);
+	va_end(ap);
+	fprintf(stderr, "`nanoserve %s --help` lists the options\n", cli->command);
+	return EXIT_USAGE;
+}
+
+int cli_failed(const struct cli *cli, const char *fmt, ...)
+{
+	va_list ap;
+
+	va_start(ap, fmt);
+	complain(cli, fmt, ap);
+	va_end(ap);
+	return EXIT_FAILED;
+}
+
+int cli_help(const struct cli *cli)
+{
+	fputs(cli->help, stdout);
+	return EXIT_DONE;
+}
+
+/* Refused by a daemon is a failed request; no answer from one is no daemon. */
+static bool is_refusal(int code)
+{
+	return code == -EACCES || code == -EDQUOT || code == -EPROTONOSUPPORT || code == -EPROTO ||
+	       code == -ENOMEM;
+}
+
+int cli_open(const struct cli *cli, size_t need, struct nsv_client **ret_client)
+{
+	struct nsv_client_options options;
+	char text[256];
+
+	nsv_client_options_init(&options);
+	options.n_slot = 1;
+	/* Twice: parameters and padding come on top. */
+	if (need > options.arena_len / 2)
+		options.arena_len = need > (32u << 20) ? 64u << 20 : 2 * (uint32_t)need;
+	int ret = nsv_client_open(cli->socket, &options, text, sizeof(text), ret_client);
+	if (ret == 0)
+		return EXIT_DONE;
+	cli_failed(cli, "%s", text);
+	return is_refusal(ret) ? EXIT_FAILED : EXIT_NO_DAEMON;
+}
+
+int cli_finish(const struct cli *cli, const struct nsv_client *client,
+	const struct nsv_request *request, int ret, struct nsv_client_result *ret_result)
+{
+	ret_result->size = sizeof(*ret_result);
+	if (ret == 0)
+		ret = nsv_request_result(request, ret_result);
+	if (ret < 0)
+		return cli_failed(cli, "%s", nsv_client_error(client));
+	if (ret_result->finish == NSV_CLIENT_FINISH_ERROR)
+		return cli_failed(cli, "%s", ret_result->text);
+	return EXIT_DONE;
+}

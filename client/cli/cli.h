@@ -1,0 +1,114 @@
+/* What the commands of `nanoserve` share. A command parses its own flags with getopt_long, opens a
+ * session, and returns the program's exit code. */
+#ifndef NSV_CLI_H
+#define NSV_CLI_H
+
+#include <nanoserve/client.h>
+
+#include <getopt.h>
+#include <jansson.h>
+#include <stdbool.h>
+
+enum exit_code {
+	EXIT_DONE = 0,
+	EXIT_FAILED = 1, /* the request failed */
+	EXIT_USAGE = 2,
+	EXIT_NO_DAEMON = 3,
+};
+
+struct cli {
+	const char *socket; /* NULL: the library's choice */
+	const char *command;
+	const char *help;
+};
+
+/* cli.c */
+
+/* "nanoserve generate: ..." on stderr; returns EXIT_USAGE. */
+__attribute__((format(printf, 2, 3))) int cli_usage(const struct cli *cli, const char *fmt, ...);
+/* Likewise for what is no mistake of the user's; returns EXIT_FAILED. */
+__attribute__((format(printf, 2, 3))) int cli_failed(const struct cli *cli, const char *fmt, ...);
+int cli_help(const struct cli *cli);
+/* A session, or EXIT_NO_DAEMON / EXIT_FAILED with the reason on stderr. `need` bytes of prompt will
+ * be sent. */
+int cli_open(const struct cli *cli, size_t need, struct nsv_client **ret_client);
+/* The outcome of a request whose output ended with `ret`: EXIT_DONE, or EXIT_FAILED with the reason
+ * on stderr. */
+int cli_finish(const struct cli *cli, const struct nsv_client *client,
+	const struct nsv_request *request, int ret, struct nsv_client_result *ret_result);
+
+/* input.c */
+
+/* The one positional argument, or standard input where it is "-". The text is the caller's to free.
+ * 0, or an exit code with the reason on stderr. */
+int cli_read_text(const struct cli *cli, int argc, char **argv, char **ret_text, size_t *ret_len);
+/* A JSON list of ids. Free the result. 0 or an exit code. */
+int cli_parse_ids(
+	const struct cli *cli, const char *text, size_t len, int32_t **ret_ids, size_t *ret_n);
+
+struct messages {
+	struct nsv_client_message *list;
+	size_t n;
+};
+
+/* Copies the text. 0 or -ENOMEM. */
+int messages_add(struct messages *m, uint32_t role, const char *text, size_t len);
+void messages_drop_last(struct messages *m);
+void messages_deinit(struct messages *m);
+size_t messages_size(const struct messages *m);
+/* Adds a file's JSON list of {"role", "content"}. 0 or an exit code. */
+int cli_load_messages(const struct cli *cli, const char *path, struct messages *m);
+
+/* sampling.c */
+
+enum { SAMPLING_FIRST = 0x1000 }; /* values of the long options below */
+
+#define SAMPLING_OPTIONS                                                                           \
+	{"max-tokens", required_argument, NULL, 'n'},                                              \
+		{"temperature", required_argument, NULL, SAMPLING_FIRST},                          \
+		{"top-k", required_argument, NULL, SAMPLING_FIRST + 1},                            \
+		{"top-p", required_argument, NULL, SAMPLING_FIRST + 2},                            \
+		{"min-p", required_argument, NULL, SAMPLING_FIRST + 3},                            \
+		{"seed", required_argument, NULL, SAMPLING_FIRST + 4},                             \
+	{                                                                                          \
+		"stop", required_argument, NULL, SAMPLING_FIRST + 5                                \
+	}
+
+#define SAMPLING_HELP                                                                              \
+	"  -n, --max-tokens N    stop after N tokens [the context's end]\n"                        \
+	"      --temperature T   0: always the likeliest token [0]\n"                              \
+	"      --top-k K         of the K likeliest only [0: all]\n"                               \
+	"      --top-p P         of the likeliest that sum up to P [1]\n"                          \
+	"      --min-p P         of those at least P times as likely as the first [0]\n"           \
+	"      --seed S          the same numbers again [drawn by the daemon]\n"                   \
+	"      --stop S          end before this text; may be repeated\n"
+
+struct sampling {
+	struct nsv_client_params params;
+	const char *stops[64];
+};
+
+void sampling_init(struct sampling *s);
+/* One option of SAMPLING_OPTIONS. 0 or EXIT_USAGE: not a number. Ranges are the daemon's matter. */
+int sampling_option(const struct cli *cli, struct sampling *s, int option, const char *value);
+/* A whole number for a 32-bit field. 0 or EXIT_USAGE. */
+int cli_parse_u32(const struct cli *cli, const char *name, const char *text, uint32_t *ret);
+
+/* output.c */
+
+/* Model text to stdout: as it is, or with control characters escaped where a person looks. */
+void output_init(void);
+void output_text(const char *text, size_t len);
+json_t *json_ids(const int32_t *ids, size_t n);
+/* Text that may not be UTF-8 as a JSON string. */
+json_t *json_text(const char *text, size_t len);
+/* Prints and frees an object. 0 or EXIT_FAILED. */
+int output_json(const struct cli *cli, json_t *object);
+
+/* Commands, one a file */
+int cmd_generate(const struct cli *cli, int argc, char **argv);
+int cmd_chat(const struct cli *cli, int argc, char **argv);
+int cmd_tokenize(const struct cli *cli, int argc, char **argv);
+int cmd_status(const struct cli *cli, int argc, char **argv);
+
+#endif

@@ -1,0 +1,324 @@
+/* nanoserve generate: one prompt, one answer. */
+#include "client/cli/cli.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+struct generate {
+	const struct cli *cli;
+	struct nsv_client *client;
+	struct sampling sampling;
+	bool raw, ids, json, stats, logprobs;
+	const char *messages_path, *system;
+	char *text;
+	size_t text_len;
+	int32_t *prompt_ids; /* --ids */
+	size_t n_prompt_id;
+	struct messages messages; /* neither --raw nor --ids */
+};
+
+enum {
+	OPT_RAW = 1,
+	OPT_SPECIAL,
+	OPT_IDS,
+	OPT_MESSAGES,
+	OPT_SYSTEM,
+	OPT_LOGPROBS,
+	OPT_JSON,
+	OPT_STATS
+};
+
+static int set_option(struct generate *g, int option, const char *value)
+{
+	struct nsv_client_params *p = &g->sampling.params;
+
+	switch (option) {
+	case OPT_RAW:
+		g->raw = true;
+		return 0;
+	case OPT_SPECIAL:
+		p->flags |= NSV_CLIENT_SPECIAL;
+		return 0;
+	case OPT_IDS:
+		g->ids = true;
+		return 0;
+	case OPT_MESSAGES:
+		g->messages_path = value;
+		return 0;
+	case OPT_SYSTEM:
+		g->system = value;
+		return 0;
+	case OPT_LOGPROBS:
+		g->logprobs = true;
+		p->flags |= NSV_CLIENT_LOGPROBS;
+		return cli_parse_u32(g->cli, "--logprobs", value, &p->n_logprob);
+	case OPT_JSON:
+		g->json = true;
+		return 0;
+	case OPT_STATS:
+		g->stats = true;
+		return 0;
+	default:
+		return sampling_option(g->cli, &g->sampling, option, value);
+	}
+}
+
+static int check_options(const struct generate *g)
+{
+	if ((g->raw || g->ids) && (g->messages_path || g->system))
+		return cli_usage(g->cli, "--messages and --system belong to the chat template, "
+					 "which --raw and --ids leave out");
+	if (g->raw && g->ids)
+		return cli_usage(g->cli, "--raw and --ids exclude each other");
+	if (g->ids && (g->sampling.params.flags & NSV_CLIENT_SPECIAL))
+		return cli_usage(g->cli, "--special is for text, --ids has none");
+	if (g->logprobs && !g->json)
+		return cli_usage(g->cli, "--logprobs needs --json");
+	return 0;
+}
+
+static int add_message(struct generate *g, uint32_t role, const char *text, size_t len)
+{
+	return messages_add(&g->messages, role, text, len) < 0 ? cli_failed(g->cli, "out of memory")
+							       : 0;
+}
+
+/* The prompt in the form that the options ask for. */
+static int read_prompt(struct generate *g, int argc, char **argv)
+{
+	bool has_text = argc > 0 || !g->messages_path;
+	int ret = has_text ? cli_read_text(g->cli, argc, argv, &g->text, &g->text_len) : 0;
+
+	if (ret != 0 || g->raw)
+		return ret;
+	if (g->ids)
+		return cli_parse_ids(g->cli, g->text, g->text_len, &g->prompt_ids, &g->n_prompt_id);
+	if (g->system)
+		ret = add_message(g, NSV_CLIENT_SYSTEM, g->system, strlen(g->system));
+	if (ret == 0 && g->messages_path)
+		ret = cli_load_messages(g->cli, g->messages_path, &g->messages);
+	if (ret == 0 && has_text)
+		ret = add_message(g, NSV_CLIENT_USER, g->text, g->text_len);
+	return ret;
+}
+
+static size_t prompt_size(const struct generate *g)
+{
+	if (g->ids)
+		return g->n_prompt_id * sizeof(int32_t);
+	return g->raw ? g->text_len : messages_size(&g->messages);
+}
+
+static int submit(struct generate *g, struct nsv_request **ret_request)
+{
+	const struct nsv_client_params *p = &g->sampling.params;
+
+	if (g->ids)
+		return nsv_client_submit_ids(
+			g->client, g->prompt_ids, g->n_prompt_id, p, ret_request);
+	if (g->raw)
+		return nsv_client_submit_text(g->client, g->text, g->text_len, p, ret_request);
+	return nsv_client_submit_chat(g->client, g->messages.list, g->messages.n, p, ret_request);
+}
+
+/* The ids that the prompt becomes, as a JSON list. */
+static int prompt_tokens(struct generate *g, json_t **ret_list)
+{
+	unsigned int flags = g->sampling.params.flags & NSV_CLIENT_SPECIAL;
+	struct nsv_client_result result;
+	struct nsv_client_chunk chunk;
+	struct nsv_request *r;
+	int ret;
+
+	if (g->ids) {
+		*ret_list = json_ids(g->prompt_ids, g->n_prompt_id);
+		return 0;
+	}
+	if (g->raw)
+		ret = nsv_client_tokenize(g->client, g->text, g->text_len, flags, &r);
+	else
+		ret = nsv_client_tokenize_chat(
+			g->client, g->messages.list, g->messages.n, flags, &r);
+	if (ret < 0)
+		return cli_failed(g->cli, "%s", nsv_client_error(g->client));
+	ret = nsv_request_collect(r, -1, &chunk);
+	ret = cli_finish(g->cli, g->client, r, ret, &result);
+	if (ret == EXIT_DONE)
+		*ret_list = json_ids(chunk.tokens, chunk.n_token);
+	nsv_request_free(r);
+	return ret;
+}
+
+static double ms(uint64_t ns)
+{
+	return (double)ns / 1e6;
+}
+
+/* The first token belongs to the prefill. */
+static double tokens_per_s(const struct nsv_client_result *r)
+{
+	if (r->n_output < 2 || r->decode_ns == 0)
+		return 0;
+	return (double)(r->n_output - 1) * 1e9 / (double)r->decode_ns;
+}
+
+static void print_stats(const struct nsv_client_result *r)
+{
+	fprintf(stderr,
+		"%u tokens at %.1f tokens/s, the first after %.1f ms; prompt %u tokens (%u "
+		"cached)\n",
+		r->n_output, tokens_per_s(r), ms(r->first_ns), r->n_prompt, r->n_cached);
+}
+
+static const char *finish_name(uint32_t finish)
+{
+	static const char *const names[] = {"none", "stop", "length", "cancel", "error"};
+
+	return finish < sizeof(names) / sizeof(names[0]) ? names[finish] : "unknown";
+}
+
+/* A list a step of [id, log-probability], the step's own token first. */
+static json_t *json_logprobs(const struct nsv_client_chunk *c, size_t per_step)
+{
+	json_t *steps = json_array(), *step = NULL;
+
+	for (size_t i = 0; i < c->n_lp; i++) {
+		if (i % per_step == 0) {
+			step = json_array();
+			json_array_append_new(steps, step);
+		}
+		json_array_append_new(
+			step, json_pack("[i, f]", (int)c->lps[i].id, (double)c->lps[i].logprob));
+	}
+	return steps;
+}
+
+static json_t *make_object(const struct generate *g, json_t *prompt,
+	const struct nsv_client_chunk *c, const struct nsv_client_result *r)
+{
+	json_t *o = json_pack("{s:o, s:o, s:o, s:s}", "prompt_tokens", prompt, "tokens",
+		json_ids(c->tokens, c->n_token), "text", json_text(c->text, c->text_len),
+		"finish_reason", finish_name(r->finish));
+
+	if (!o)
+		return NULL;
+	if (*r->stop)
+		json_object_set_new(o, "stop", json_text(r->stop, strlen(r->stop)));
+	json_object_set_new(o, "seed", json_integer((json_int_t)r->seed));
+	json_object_set_new(o, "usage",
+		json_pack("{s:I, s:I, s:I}", "prompt_tokens", (json_int_t)r->n_prompt,
+			"cached_tokens", (json_int_t)r->n_cached, "completion_tokens",
+			(json_int_t)r->n_output));
+	json_object_set_new(o, "timing",
+		json_pack("{s:f, s:f, s:f, s:f, s:f}", "queue_ms", ms(r->queue_ns), "prefill_ms",
+			ms(r->prefill_ns), "decode_ms", ms(r->decode_ns), "first_token_ms",
+			ms(r->first_ns), "tokens_per_s", tokens_per_s(r)));
+	if (g->logprobs)
+		json_object_set_new(
+			o, "logprobs", json_logprobs(c, 1 + g->sampling.params.n_logprob));
+	return o;
+}
+
+static int answer_json(struct generate *g, struct nsv_request *r, json_t *prompt)
+{
+	struct nsv_client_result result;
+	struct nsv_client_chunk chunk = {0};
+	int ret = nsv_request_collect(r, -1, &chunk);
+
+	ret = cli_finish(g->cli, g->client, r, ret, &result);
+	if (ret != EXIT_DONE)
+		return ret;
+	ret = output_json(g->cli, make_object(g, json_incref(prompt), &chunk, &result));
+	if (g->stats)
+		print_stats(&result);
+	return ret;
+}
+
+static int answer_text(struct generate *g, struct nsv_request *r)
+{
+	struct nsv_client_result result;
+	struct nsv_client_chunk chunk;
+	bool newline = true;
+	int ret;
+
+	output_init();
+	while ((ret = nsv_request_next(r, -1, &chunk)) > 0) {
+		output_text(chunk.text, chunk.text_len);
+		if (chunk.text_len > 0)
+			newline = chunk.text[chunk.text_len - 1] == '\n';
+	}
+	if (isatty(STDOUT_FILENO) && !newline)
+		putchar('\n');
+	fflush(stdout);
+	ret = cli_finish(g->cli, g->client, r, ret, &result);
+	if (ret == EXIT_DONE && (g->stats || isatty(STDOUT_FILENO)))
+		print_stats(&result);
+	return ret;
+}
+
+static int run(struct generate *g)
+{
+	struct nsv_request *r;
+	json_t *prompt = NULL;
+	int ret = cli_open(g->cli, prompt_size(g), &g->client);
+
+	if (ret == 0 && g->json)
+		ret = prompt_tokens(g, &prompt);
+	if (ret != 0)
+		return ret;
+	if (submit(g, &r) < 0)
+		ret = cli_failed(g->cli, "%s", nsv_client_error(g->client));
+	else
+		ret = g->json ? answer_json(g, r, prompt) : answer_text(g, r);
+	json_decref(prompt);
+	return ret;
+}
+
+static int parse(struct generate *g, int argc, char **argv, bool *ret_help)
+{
+	static const struct option options[] = {
+		{"raw", no_argument, NULL, OPT_RAW},
+		{"special", no_argument, NULL, OPT_SPECIAL},
+		{"ids", no_argument, NULL, OPT_IDS},
+		{"messages", required_argument, NULL, OPT_MESSAGES},
+		{"system", required_argument, NULL, OPT_SYSTEM},
+		{"logprobs", required_argument, NULL, OPT_LOGPROBS},
+		{"json", no_argument, NULL, OPT_JSON},
+		{"stats", no_argument, NULL, OPT_STATS},
+		{"help", no_argument, NULL, 'h'},
+		SAMPLING_OPTIONS,
+		{0},
+	};
+	int option, ret = 0;
+
+	while (ret == 0 && (option = getopt_long(argc, argv, "n:h", options, NULL)) != -1) {
+		if (option == 'h') {
+			*ret_help = true;
+			return 0;
+		}
+		ret = set_option(g, option, optarg);
+	}
+	return ret == 0 ? check_options(g) : ret;
+}
+
+int cmd_generate(const struct cli *cli, int argc, char **argv)
+{
+	struct generate g = {.cli = cli};
+	bool help = false;
+
+	sampling_init(&g.sampling);
+	int ret = parse(&g, argc, argv, &help);
+	if (help)
+		return cli_help(cli);
+	if (ret == 0)
+		ret = read_prompt(&g, argc - optind, argv + optind);
+	if (ret == 0)
+		ret = run(&g);
+	nsv_client_close(g.client);
+	messages_deinit(&g.messages);
+	free(g.prompt_ids);
+	free(g.text);
+	return ret;
+}

@@ -1,0 +1,117 @@
+/* nanoserve: the command line. A table of commands; each has a file of its own. */
+#include "client/cli/cli.h"
+
+#include <stdio.h>
+#include <string.h>
+
+struct command {
+	const char *name;
+	int (*run)(const struct cli *cli, int argc, char **argv);
+	const char *summary;
+	const char *help;
+};
+
+static const struct command commands[] = {
+	{"generate", cmd_generate, "answer one prompt",
+		"usage: nanoserve [--socket PATH] generate [OPTION]... PROMPT|-\n\n"
+		"Answers PROMPT (- reads it from standard input). The model's chat template is "
+		"applied.\n\n"
+		"      --raw             go on with the text as it stands: no template\n"
+		"      --special         control tokens may be written in the text\n"
+		"      --ids             the prompt is a JSON list of token ids\n"
+		"      --messages FILE   a JSON list of {\"role\", \"content\"} goes before "
+		"PROMPT,\n"
+		"                        which may then be left out\n"
+		"      --system TEXT     a system message goes first\n" SAMPLING_HELP
+		"      --logprobs K      log-probabilities of each token and K others (with "
+		"--json)\n"
+		"      --json            print one JSON object at the end\n"
+		"      --stats           tokens/s and time to the first token on standard error\n"},
+	{"chat", cmd_chat, "talk with the model",
+		"usage: nanoserve [--socket PATH] chat [OPTION]...\n\n"
+		"Ctrl-C stops an answer, Ctrl-D leaves; /reset forgets all turns, /help lists "
+		"commands.\n\n"
+		"      --system TEXT     a system message goes first\n" SAMPLING_HELP},
+	{"tokenize", cmd_tokenize, "show a text's token ids",
+		"usage: nanoserve [--socket PATH] tokenize [OPTION]... TEXT|-\n\n"
+		"      --special         control tokens may be written in the text\n"
+		"      --no-bos          no begin token\n"
+		"      --json            print a JSON list\n"},
+	{"status", cmd_status, "show what the daemon does",
+		"usage: nanoserve [--socket PATH] status [--json]\n\n"
+		"      --json            the daemon's own JSON text\n"},
+};
+
+#define N_COMMAND (sizeof(commands) / sizeof(commands[0]))
+
+static void print_help(FILE *out)
+{
+	fprintf(out, "usage: nanoserve [--socket PATH] COMMAND [OPTION]... [ARGUMENT]\n\n");
+	for (size_t i = 0; i < N_COMMAND; i++)
+		fprintf(out, "  %-10s %s\n", commands[i].name, commands[i].summary);
+	fprintf(out, "\n  --socket PATH  the daemon's socket [$NANOSERVE_SOCKET, "
+		     "else " NSV_CLIENT_DEFAULT_SOCKET "]\n"
+		     "  --version      print the version\n"
+		     "  --help         this; after a command: its options\n\n"
+		     "Exit codes: 0 done, 1 the request failed, 2 wrong usage, 3 no daemon.\n");
+}
+
+static const struct command *find_command(const char *name)
+{
+	for (size_t i = 0; i < N_COMMAND; i++)
+		if (strcmp(commands[i].name, name) == 0)
+			return &commands[i];
+	return NULL;
+}
+
+static int wrong_usage(const char *what, const char *which)
+{
+	fprintf(stderr, "nanoserve: %s%s\n", what, which);
+	print_help(stderr);
+	return EXIT_USAGE;
+}
+
+/* Runs the command at argv[0]. */
+static int run_command(const char *socket, int argc, char **argv)
+{
+	const struct command *command = find_command(argv[0]);
+
+	if (!command)
+		return wrong_usage("no such command: ", argv[0]);
+	const struct cli cli = {socket, command->name, command->help};
+	return command->run(&cli, argc, argv);
+}
+
+int main(int argc, char **argv)
+{
+	static const struct option options[] = {
+		{"socket", required_argument, NULL, 's'},
+		{"version", no_argument, NULL, 'V'},
+		{"help", no_argument, NULL, 'h'},
+		{0},
+	};
+	const char *socket = NULL;
+	int option;
+
+	/* "+": stop at the command, whose options are its own */
+	while ((option = getopt_long(argc, argv, "+h", options, NULL)) != -1) {
+		switch (option) {
+		case 's':
+			socket = optarg;
+			break;
+		case 'V':
+			printf("nanoserve %s\n", nsv_client_version());
+			return EXIT_DONE;
+		case 'h':
+			print_help(stdout);
+			return EXIT_DONE;
+		default:
+			return EXIT_USAGE;
+		}
+	}
+	if (optind == argc)
+		return wrong_usage("a command is missing", "");
+	int first = optind;
+	optind = 0; /* glibc: begin anew with the command's vector */
+	return run_command(socket, argc - first, argv + first);
+}
