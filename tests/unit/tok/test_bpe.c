@@ -1,0 +1,105 @@
+/* Merges against a naive rule: look at all pairs, merge the leftmost of the lowest rank, repeat.
+ * Words on both sides of where the list and the heap take over. */
+#include "daemon/tok/bpe.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+#include <time.h>
+
+#include <cmocka.h>
+
+#define N_BYTE 4
+#define MAX_MERGE 60
+#define MAX_WORD 300
+
+static uint64_t seed;
+
+static uint32_t below(uint32_t n)
+{
+	seed ^= seed << 13;
+	seed ^= seed >> 7;
+	seed ^= seed << 17;
+	return (uint32_t)((seed >> 32) % n);
+}
+
+static size_t naive(const struct nsv_bpe_merge *merges, uint32_t n_merge, int32_t *id, size_t n)
+{
+	for (;;) {
+		size_t best = n;
+		uint32_t best_rank = UINT32_MAX;
+
+		for (size_t i = 0; i + 1 < n; i++)
+			for (uint32_t m = 0; m < n_merge; m++)
+				if (merges[m].left == id[i] && merges[m].right == id[i + 1]) {
+					if (merges[m].rank < best_rank) {
+						best = i;
+						best_rank = merges[m].rank;
+					}
+					break; /* of a pair that is there twice the first counts */
+				}
+		if (best == n)
+			return n;
+		for (uint32_t m = 0; m < n_merge; m++)
+			if (merges[m].rank == best_rank)
+				id[best] = merges[m].id;
+		memmove(id + best + 1, id + best + 2, (n - best - 2) * sizeof(*id));
+		n--;
+	}
+}
+
+static uint32_t random_merges(struct nsv_bpe *bpe, struct nsv_bpe_merge *merges)
+{
+	uint32_t n = below(MAX_MERGE);
+
+	assert_int_equal(nsv_bpe_init(bpe, n), 0);
+	for (int i = 0; i < N_BYTE; i++)
+		bpe->byte_id['a' + i] = i;
+	for (uint32_t m = 0; m < n; m++) {
+		int32_t n_id = (int32_t)(N_BYTE + m);
+
+		merges[m] = (struct nsv_bpe_merge){.left = (int32_t)below((uint32_t)n_id),
+			.right = (int32_t)below((uint32_t)n_id),
+			.rank = m,
+			.id = n_id};
+		nsv_bpe_add(bpe, &merges[m]);
+	}
+	return n;
+}
+
+static void test_against_naive_merging(void **state)
+{
+	(void)state;
+	for (int round = 0; round < 2000; round++) {
+		struct nsv_bpe_merge merges[MAX_MERGE];
+		struct nsv_bpe bpe;
+		struct nsv_ids ids = {0};
+		char word[MAX_WORD];
+		int32_t want[MAX_WORD];
+		uint32_t n_merge = random_merges(&bpe, merges);
+		size_t len = 1 + below(round % 2 ? 60 : MAX_WORD);
+
+		for (size_t i = 0; i < len; i++) {
+			want[i] = (int32_t)below(1 + below(N_BYTE));
+			word[i] = (char)('a' + want[i]);
+		}
+		assert_int_equal(nsv_bpe_word(&bpe, word, len, &ids), 0);
+		assert_int_equal(ids.n, naive(merges, n_merge, want, len));
+		assert_memory_equal(ids.v, want, ids.n * sizeof(*want));
+		nsv_ids_deinit(&ids);
+		nsv_bpe_deinit(&bpe);
+	}
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_against_naive_merging),
+	};
+
+	seed = (uint64_t)time(NULL) * 0x9e3779b97f4a7c15 | 1;
+	printf("seed %llu\n", (unsigned long long)seed);
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
