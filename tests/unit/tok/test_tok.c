@@ -224,7 +224,7 @@ static void test_default_system(void **state)
 		{"{{ '<|im_start|>system\nab<|im_end|>\n' }}", 12},
 		{"{{ '<|im_start|>system\\nab<|im_end|>\\n' }}", 12},
 		{"'<|im_start|>system\n' + m + '<|im_end|>' '<|im_start|>system\nabc<|im_end|>'",
-			31},
+			13},
 		{"<|im_start|>system\n' + x + '<|im_end|>", 0},
 		{"<|im_start|>system\n<|im_end|>", 0},
 		{"<|im_start|>system\nab", 0},
