@@ -5,8 +5,9 @@
 
 #include "client/encode.h"
 
-/* How long a submission waits for a slot that a freed request is about to give back. */
-#define ORPHAN_WAIT_MS 1000
+/* How long a submission waits for what is about to come: the slot of a request that was freed, or
+ * room for an entry while the daemon takes earlier ones (it does so between two steps at most). */
+#define PATIENCE_MS 1000
 
 /* A prompt in one of its three forms; kind is the wire's flag of the form. */
 struct prompt {
@@ -47,7 +48,7 @@ static bool any_orphan(const struct nsv_client *c)
 /* A new request; waits a moment where all that is missing is the end of a freed one. */
 static int new_request(struct nsv_client *c, struct nsv_request **ret_request)
 {
-	int64_t deadline = nsv_deadline_ns(ORPHAN_WAIT_MS);
+	int64_t deadline = nsv_deadline_ns(PATIENCE_MS);
 	int ret = nsv_client_dispatch(c);
 
 	if (ret == 0)
@@ -89,21 +90,31 @@ static int fill_arena(struct nsv_client *c, const struct prompt *p,
 	return 0;
 }
 
-/* Sends `entry` for the new request r, which is deleted on failure. */
-static int send_entry(struct nsv_client *c, struct nsv_sqe *entry, const struct prompt *p,
-	const struct nsv_client_params *params, size_t params_len, struct nsv_request *r)
+/* The entry with its prompt and parameters, if there is room for all of it. */
+static int try_send(struct nsv_client *c, struct nsv_sqe *entry, const struct prompt *p,
+	const struct nsv_client_params *params, size_t params_len)
 {
 	uint64_t tail;
 	int ret = fill_arena(c, p, params, params_len, entry, &tail);
 
+	return ret < 0 ? ret : nsv_session_put(c, entry, tail);
+}
+
+/* Sends `entry` for the new request r, which is deleted on failure. */
+static int send_entry(struct nsv_client *c, struct nsv_sqe *entry, const struct prompt *p,
+	const struct nsv_client_params *params, size_t params_len, struct nsv_request *r)
+{
+	int64_t deadline = nsv_deadline_ns(PATIENCE_MS);
+
 	entry->slot = (uint16_t)r->slot;
 	entry->request_id = c->last_id + 1;
 	r->start_ns = nsv_now_ns();
-	if (ret == 0)
-		ret = nsv_session_put(c, entry, tail);
+	int ret = try_send(c, entry, p, params, params_len);
+	while (ret == -EAGAIN && nsv_session_wait(c, deadline) == 0)
+		ret = try_send(c, entry, p, params, params_len);
 	if (ret < 0) {
 		nsv_request_delete(r);
-		return ret;
+		return c->broken ? c->broken : ret;
 	}
 	c->last_id++;
 	nsv_request_start(r, c->last_id);

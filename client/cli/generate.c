@@ -206,7 +206,8 @@ static json_t *make_object(const struct generate *g, json_t *prompt,
 		return NULL;
 	if (*r->stop)
 		json_object_set_new(o, "stop", json_text(r->stop, strlen(r->stop)));
-	json_object_set_new(o, "seed", json_integer((json_int_t)r->seed));
+	/* A string: it has 64 bits, and a JSON number is safe up to 53. */
+	json_object_set_new(o, "seed", json_sprintf("%llu", (unsigned long long)r->seed));
 	json_object_set_new(o, "usage",
 		json_pack("{s:I, s:I, s:I}", "prompt_tokens", (json_int_t)r->n_prompt,
 			"cached_tokens", (json_int_t)r->n_cached, "completion_tokens",

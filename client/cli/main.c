@@ -79,6 +79,10 @@ static int run_command(const char *socket, int argc, char **argv)
 	if (!command)
 		return wrong_usage("no such command: ", argv[0]);
 	const struct cli cli = {socket, command->name, command->help};
+	char name[32]; /* what getopt_long's messages begin with */
+
+	snprintf(name, sizeof(name), "nanoserve %s", command->name);
+	argv[0] = name;
 	return command->run(&cli, argc, argv);
 }
 

@@ -153,8 +153,9 @@ const char *nsv_client_error(const struct nsv_client *client);
 uint64_t nsv_client_session_id(const struct nsv_client *client);
 
 /* ---- Asking. Each makes a request, which ends by itself and is freed by nsv_request_free.
- * -EBUSY: as many requests as slots are under way; -EAGAIN: the daemon has not yet taken earlier
- * ones: nsv_client_wait, then try again; -E2BIG: it will never fit the session's arena; -EINVAL. */
+ * -EBUSY: as many requests as slots are under way; -E2BIG: it will never fit the session's arena;
+ * -EINVAL; -EAGAIN: the daemon has taken nothing for a second, which is how long a submission waits
+ * for room where earlier ones, or a request that was just freed, still take it. */
 
 /* params NULL: the neutral ones. */
 int nsv_client_submit_text(struct nsv_client *client, const char *text, size_t len,

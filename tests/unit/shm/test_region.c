@@ -1,0 +1,107 @@
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <fcntl.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+
+#include "shm/region.h"
+
+static void test_create(void **state)
+{
+	struct nsv_region r = NSV_REGION_NONE;
+	struct nsv_err err;
+	struct stat st;
+
+	(void)state;
+	assert_int_equal(nsv_region_create(&r, "test", 10000, NSV_REGION_POPULATE, &err), 0);
+	assert_int_equal(r.len, 12288);
+	assert_int_equal(fstat(r.fd, &st), 0);
+	assert_int_equal(st.st_size, 12288);
+	assert_int_equal(st.st_mode & 07777, 0600);
+	assert_true(st.st_blocks * 512 >= 12288); /* every page is there */
+	assert_int_equal(fcntl(r.fd, F_GETFD), FD_CLOEXEC);
+	int seals = fcntl(r.fd, F_GET_SEALS);
+	assert_true(seals & F_SEAL_SHRINK && seals & F_SEAL_GROW && seals & F_SEAL_SEAL);
+	assert_int_equal(ftruncate(r.fd, 4096), -1);
+	assert_int_equal(ftruncate(r.fd, 1 << 20), -1);
+	assert_int_equal(fcntl(r.fd, F_ADD_SEALS, F_SEAL_WRITE), -1);
+	for (size_t i = 0; i < r.len; i++)
+		assert_int_equal(((unsigned char *)r.map)[i], 0);
+	nsv_region_deinit(&r);
+	assert_int_equal(r.fd, -1);
+	nsv_region_deinit(&r);
+}
+
+static void test_huge(void **state)
+{
+	struct nsv_region r = NSV_REGION_NONE;
+
+	(void)state;
+	assert_int_equal(nsv_region_create(&r, "test", 4u << 20, NSV_REGION_HUGE, NULL), 0);
+	memset(r.map, 1, r.len);
+	nsv_region_deinit(&r);
+}
+
+/* The reader's descriptor can neither write, nor punch, nor be mapped writable, nor be opened anew
+ * for writing by another user (its mode); but it sees what the writer writes. */
+static void test_read_only(void **state)
+{
+	struct nsv_region r = NSV_REGION_NONE, reader = NSV_REGION_NONE;
+	struct nsv_err err;
+	int fd = -1;
+
+	(void)state;
+	assert_int_equal(nsv_region_create(&r, "test", 4096, 0, &err), 0);
+	assert_int_equal(nsv_region_reopen_ro(&r, &fd), 0);
+	assert_int_equal(fcntl(fd, F_GETFL) & O_ACCMODE, O_RDONLY);
+	assert_int_equal(write(fd, "x", 1), -1);
+	assert_int_equal(fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, 4096), -1);
+	assert_ptr_equal(mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0), MAP_FAILED);
+	assert_int_equal(nsv_region_adopt(&reader, fd, 4096, true, &err), -EACCES);
+	assert_int_equal(nsv_region_adopt(&reader, fd, 4096, false, &err), 0);
+	assert_int_equal(mprotect(reader.map, 4096, PROT_READ | PROT_WRITE), -1);
+	strcpy(r.map, "seen");
+	assert_string_equal(reader.map, "seen");
+	nsv_region_deinit(&reader);
+	nsv_region_deinit(&r);
+}
+
+static void test_adopt_refuses(void **state)
+{
+	struct nsv_region r = NSV_REGION_NONE, good = NSV_REGION_NONE;
+	struct nsv_err err;
+	int unsealed = memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+	int file = open("/proc/self/exe", O_RDONLY | O_CLOEXEC);
+
+	(void)state;
+	assert_int_equal(ftruncate(unsealed, 4096), 0);
+	assert_int_equal(nsv_region_adopt(&r, unsealed, 4096, true, &err), -EPROTO);
+	assert_int_equal(nsv_region_adopt(&r, file, 4096, false, &err), -EPROTO);
+	assert_int_equal(nsv_region_create(&good, "test", 8192, 0, &err), 0);
+	assert_int_equal(nsv_region_adopt(&r, good.fd, 4096, true, &err), -EPROTO);
+	assert_int_equal(nsv_region_adopt(&r, good.fd, 0, true, &err), -EPROTO);
+	assert_int_equal(r.fd, -1);
+	assert_int_equal(nsv_region_create(&r, "test", 0, 0, &err), -EINVAL);
+	assert_int_equal(nsv_region_create(&r, "test", SIZE_MAX, 0, &err), -EINVAL);
+	assert_true(nsv_region_create(&r, "test", (size_t)1 << 55, 0, &err) < 0);
+	nsv_region_deinit(&good);
+	close(unsealed);
+	close(file);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_create),
+		cmocka_unit_test(test_huge),
+		cmocka_unit_test(test_read_only),
+		cmocka_unit_test(test_adopt_refuses),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
