@@ -40,7 +40,12 @@ CORE_OBJ := $(call obj,$(SHM_SRC) $(KERNELS_SRC) $(CACHE_SRC) $(DAEMON_SRC))
 all: $(B)/nanoserved $(B)/nanoserve $(B)/libnanoserve-client.so ## (default) build the daemon, the client library and the command line
 
 # Instruction-set flags belong to a file by its name: <op>-<isa>.c
-isa_flags = $(if $(findstring -avx2,$(1)),-mavx2 -mfma -mf16c)$(if $(findstring -avx512,$(1)),-mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512dq -mavx512vl)$(if $(findstring -vnni,$(1)),-mavx512vnni)$(if $(findstring -bf16,$(1)),-mavx512bf16)$(if $(findstring -amx,$(1)),-mamx-tile -mamx-int8 -mamx-bf16)
+isa_flags = $(foreach isa,avx2 avx512 vnni bf16 amx,$(if $(findstring -$(isa),$(1)),$(ISA.$(isa))))
+ISA.avx2 := -mavx2 -mfma -mf16c
+ISA.avx512 := $(ISA.avx2) -mavx512f -mavx512bw -mavx512dq -mavx512vl
+ISA.vnni := -mavx512vnni
+ISA.bf16 := -mavx512bf16
+ISA.amx := -mamx-tile -mamx-int8 -mamx-bf16
 conv_flags = $(if $(filter shm/% cache/%,$(1)),-Wconversion)
 
 $(B)/obj/%.o: %.c

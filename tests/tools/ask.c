@@ -70,7 +70,8 @@ long long nsv_ask_status(struct nsv_client *client, const char *path)
 	struct nsv_request *request = NULL;
 	char first[64];
 
-	nsv_ask_finish(client, nsv_client_status(client, &request), request, a);
+	int ret = nsv_client_status(client, &request);
+	nsv_ask_finish(client, ret, request, a);
 	json_t *root = json_loads(a->text, 0, NULL), *v = root;
 	const char *dot = strchr(path, '.');
 	if (dot) {
