@@ -170,7 +170,7 @@ static int make_batch_space(struct nsv_engine *e, uint32_t batch_tokens)
 static int build(struct nsv_engine *e, const struct nsv_engine_config *c, const struct nsv_gguf *g,
 	struct nsv_err *err)
 {
-	uint32_t longest;
+	uint32_t longest = 0;
 	int ret = nsv_backend_choose(c->backend, &e->info.backend, err);
 
 	if (ret == 0)

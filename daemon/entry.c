@@ -272,10 +272,22 @@ static void begin(struct nsv_session *se, struct nsv_session_slot *slot, const s
 	go_on(se, slot);
 }
 
+bool nsv_session_slot_ended(const struct nsv_session *se, const struct nsv_session_slot *slot)
+{
+	const struct nsv_down_slot *rec = &se->ch.down.slots[slot - se->slots];
+
+	if (slot->phase == NSV_PHASE_ENDED)
+		return true;
+	/* The engine tells the client first and us after: a quick client is here before the message. */
+	return (slot->phase == NSV_PHASE_COMMITTING || slot->phase == NSV_PHASE_LIVE) &&
+	       nsv_load_acq_u64(&rec->request_id) == slot->id &&
+	       nsv_load_acq_u32(&rec->state) == NSV_SLOT_DONE;
+}
+
 /* Free, or ended: then using it again acknowledges the end. */
 static bool take_slot(struct nsv_session *se, struct nsv_session_slot *slot)
 {
-	if (slot->phase == NSV_PHASE_ENDED)
+	if (nsv_session_slot_ended(se, slot))
 		nsv_session_release_slot(se, slot);
 	return slot->phase == NSV_PHASE_FREE;
 }
@@ -371,19 +383,23 @@ void nsv_session_prepared(struct nsv_job *job)
 	}
 }
 
+/* The slot may be another request's by now. */
+static bool still_has(const struct nsv_job *job)
+{
+	return job->session->state == NSV_SESSION_OPEN && slot_of(job)->job == job;
+}
+
 void nsv_session_accepted(struct nsv_job *job)
 {
-	struct nsv_session *se = job->session;
-
-	if (se->state != NSV_SESSION_OPEN)
+	if (!still_has(job))
 		return;
 	slot_of(job)->phase = NSV_PHASE_LIVE;
-	nsv_session_taken(se);
+	nsv_session_taken(job->session);
 }
 
 void nsv_session_ended(struct nsv_job *job)
 {
-	if (job->session->state == NSV_SESSION_OPEN)
+	if (still_has(job))
 		slot_of(job)->phase = NSV_PHASE_ENDED;
 }
 

@@ -130,8 +130,9 @@ void nsv_engine_finish(struct nsv_engine *e, struct nsv_job *job, enum nsv_finis
 			.finish = finish,
 			.code = code});
 	job->gen.done = true;
-	nsv_sink_finish(&job->sink, &result);
-	nsv_engine_tell(e, job, NSV_CQE_FINISHED);
+	nsv_sink_finish(&job->sink, &result); /* from here on the slot is not ours to write */
+	post_event(job, NSV_CQE_FINISHED, code);
+	nsv_channel_ring(job->ch, &job->ch->engine.rung);
 	nsv_stat_add(&e->stats.n_ended, 1);
 	nsv_mailbox_put(e->outbox, &job->end.msg);
 }

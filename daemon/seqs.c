@@ -80,7 +80,7 @@ int nsv_seqs_open(struct nsv_seqs *s, void *base, size_t len, const struct nsv_s
 	uint64_t model_id, struct nsv_err *err)
 {
 	const struct nsv_seqs_head *h = base;
-	size_t want;
+	size_t want = 0;
 
 	if (len < NSV_PAGE || __atomic_load_n(&h->magic, __ATOMIC_ACQUIRE) != NSV_SEQS_MAGIC)
 		return nsv_fail(err, -EPROTO, "the region is no sequence table");

@@ -295,7 +295,7 @@ static void look_at_slots(struct nsv_session *se)
 
 	for (uint32_t i = 0; i < se->ch.geom.n_slot; i++) {
 		struct nsv_session_slot *slot = &se->slots[i];
-		if (slot->phase == NSV_PHASE_ENDED &&
+		if (nsv_session_slot_ended(se, slot) &&
 			nsv_load_acq_u64(&se->ch.up.slots[i].ack_id) == slot->id)
 			nsv_session_release_slot(se, slot);
 		else if (slot->phase == NSV_PHASE_OUTPUT)

@@ -73,13 +73,16 @@ static bool is_newline(char c)
 	return c == '\r' || c == '\n';
 }
 
-/* 's, 't, 're, 've, 'm, 'll, 'd at the begin of the text: its length or 0. */
+/* 's, 't, 're, 've, 'm, 'll, 'd at the begin of the text: its length or 0. The one letter outside of
+ * ASCII that is one of these in another case is the long s. */
 static size_t contraction(const char *text, size_t len, bool any_case)
 {
 	static const char *const ends[] = {"s", "t", "re", "ve", "m", "ll", "d"};
 
 	if (text[0] != '\'')
 		return 0;
+	if (any_case && len >= 3 && memcmp(text + 1, "\xc5\xbf", 2) == 0)
+		return 3;
 	for (size_t i = 0; i < NSV_ARRAY_LEN(ends); i++) {
 		size_t n = strlen(ends[i]);
 

@@ -4,6 +4,7 @@
 #include <stdarg.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 
 #include <cmocka.h>
@@ -181,6 +182,7 @@ static void test_a_killed_client_frees_what_it_held(void **state)
 	assert_int_equal(pipe(ready), 0);
 	pid_t pid = fork();
 	if (pid == 0) {
+		prctl(PR_SET_PDEATHSIG, SIGKILL); /* a failed test leaves nobody behind */
 		struct nsv_client *client = nsv_ask_open(served.socket);
 		struct nsv_client_params p;
 		struct nsv_request *r;

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <sys/wait.h>
@@ -40,7 +41,10 @@ static void exec_daemon(
 	const struct nsv_test_daemon *d, const char *model, const char *const *extra)
 {
 	const char *argv[32] = {nsv_test_program("nanoserved"), "--model", model, "--socket", d->socket};
-	int n = 5, fd = open(d->log, O_WRONLY | O_CREAT | O_TRUNC, 0600);
+	int n = 5;
+
+	prctl(PR_SET_PDEATHSIG, SIGKILL); /* a test that dies leaves no daemon behind */
+	int fd = open(d->log, O_WRONLY | O_CREAT | O_TRUNC, 0600);
 
 	for (; extra && *extra && n < 31; extra++)
 		argv[n++] = *extra;
