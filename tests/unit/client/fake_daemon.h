@@ -39,8 +39,8 @@ struct fake_daemon {
 	uint32_t stop, gone; /* atomic */
 	uint32_t refuse;     /* atomic: an enum nsv_code for the next hellos */
 	uint32_t n_bell;     /* atomic: bells sent to clients */
-	uint32_t burst;	     /* bytes a step; 0: as many as fit */
-	uint32_t step_us;    /* a pause before each step */
+	uint32_t burst;	     /* atomic: bytes a step; 0: as many as fit */
+	uint32_t step_us;    /* atomic: a pause before each step */
 
 	/* the session; its thread's */
 	int fd;
@@ -55,9 +55,9 @@ struct fake_daemon {
 	struct fake_slot slots[64];
 };
 
-static bool fake_flag(const uint32_t *p)
+static uint32_t fake_get(const uint32_t *p)
 {
-	return __atomic_load_n(p, __ATOMIC_SEQ_CST) != 0;
+	return __atomic_load_n(p, __ATOMIC_SEQ_CST);
 }
 
 static void fake_set(uint32_t *p, uint32_t v)
@@ -278,7 +278,9 @@ static bool fake_step(struct fake_daemon *d, uint32_t i)
 	nsv_store_rlx_u32(&s->stalled, 0);
 	nsv_store_rel_u32(&s->state, NSV_SLOT_RUNNING);
 	n = (uint32_t)nsv_min_u64(n, f->len - f->sent);
-	fake_write(d, i, d->burst && d->burst < n ? d->burst : n);
+	if (fake_get(&d->burst))
+		n = (uint32_t)nsv_min(n, fake_get(&d->burst));
+	fake_write(d, i, n);
 	if (!f->posted || nsv_cq_taken(cq, f->last_event) > 0) {
 		f->last_event = cq->tail;
 		f->posted = true;
@@ -292,8 +294,8 @@ static bool fake_turn(struct fake_daemon *d)
 {
 	bool moved = fake_take(d);
 
-	if (d->step_us)
-		usleep(d->step_us);
+	if (fake_get(&d->step_us))
+		usleep(fake_get(&d->step_us));
 	for (uint32_t i = 0; i < d->geom.n_slot; i++)
 		if (d->slots[i].active)
 			moved |= fake_step(d, i);
@@ -302,7 +304,7 @@ static bool fake_turn(struct fake_daemon *d)
 
 static bool fake_over(struct fake_daemon *d)
 {
-	return fake_flag(&d->stop) || fake_flag(&d->gone);
+	return fake_get(&d->stop) || fake_get(&d->gone);
 }
 
 /* Serves until the client goes or the test says so. The sleeping is the protocol's. */
@@ -354,7 +356,7 @@ static void fake_session(struct fake_daemon *d)
 	unsigned char buf[256];
 	struct nsv_hello hello;
 	ssize_t n = recv(d->fd, buf, sizeof(buf), 0);
-	uint32_t refuse = __atomic_load_n(&d->refuse, __ATOMIC_SEQ_CST);
+	uint32_t refuse = fake_get(&d->refuse);
 
 	if (n <= 0 || nsv_hello_check(buf, (size_t)n, &hello, NULL) != 0)
 		return;
@@ -378,7 +380,7 @@ static void *fake_main(void *data)
 	struct fake_daemon *d = data;
 	struct pollfd p = {.fd = d->listen_fd, .events = POLLIN};
 
-	while (!fake_flag(&d->stop)) {
+	while (!fake_get(&d->stop)) {
 		if (poll(&p, 1, 20) <= 0)
 			continue;
 		d->fd = accept4(d->listen_fd, NULL, NULL, SOCK_CLOEXEC);
