@@ -9,7 +9,8 @@
  *         | ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+
  *
  * The references cut smollm's digits after the words, so that white space before a digit is white
- * space before a word ("  7" is " ", " ", "7"); where digits are cut out first it would be "  ", "7".
+ * space before a word ("  7" is " ", " ", "7"); where digits are cut out first it would be "  ",
+ * "7".
  *
  * A run of white space is scanned once whole and at most once more from its last newline or its
  * last character on: the work is linear in the text. */
@@ -73,8 +74,8 @@ static bool is_newline(char c)
 	return c == '\r' || c == '\n';
 }
 
-/* 's, 't, 're, 've, 'm, 'll, 'd at the begin of the text: its length or 0. The one letter outside of
- * ASCII that is one of these in another case is the long s. */
+/* 's, 't, 're, 've, 'm, 'll, 'd at the begin of the text: its length or 0. The one letter outside
+ * of ASCII that is one of these in another case is the long s. */
 static size_t contraction(const char *text, size_t len, bool any_case)
 {
 	static const char *const ends[] = {"s", "t", "re", "ve", "m", "ll", "d"};
@@ -165,7 +166,7 @@ static const struct nsv_pretok pretoks[] = {
 		.n_digit = 3,
 		.whole_words = true,
 		.add_bos = true},
-	{.name = "qwen2", .next = next_newer, .n_digit = 1, .nfc = true},
+	{.name = "qwen2", .next = next_newer, .n_digit = 1},
 };
 
 const struct nsv_pretok *nsv_pretok_find(struct nsv_str name)

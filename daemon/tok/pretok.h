@@ -14,7 +14,6 @@ struct nsv_pretok {
 	uint32_t n_digit;  /* digits of a word at most; 0: no limit */
 	bool whole_words;  /* a word that is a token is not merged from its bytes */
 	bool add_bos;      /* where the file does not say */
-	bool nfc;          /* the text is brought to normalisation form C first */
 };
 
 /* NULL: not a name that we know. */

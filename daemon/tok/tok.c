@@ -2,7 +2,6 @@
  * into words, and each word is merged. */
 #include <string.h>
 
-#include "daemon/tok/nfc.h"
 #include "daemon/tok/tok-impl.h"
 
 #define MAX_TEXT_LEN INT32_MAX
@@ -40,13 +39,14 @@ struct encoder {
 };
 
 /* A model may lack tokens for bytes that it never saw. To leave them out would change the text. */
-static int check_bytes(const struct encoder *e, const char *text, size_t len)
+static int check_bytes(const struct encoder *e, size_t begin, size_t end)
 {
-	for (size_t i = 0; i < len; i++)
-		if (e->tok->bpe.byte_id[(unsigned char)text[i]] < 0)
+	for (size_t i = begin; i < end; i++)
+		if (e->tok->bpe.byte_id[(unsigned char)e->text[i]] < 0)
 			return nsv_fail(e->err, -ENOTSUP,
-				"the model has no token for the byte 0x%02x of the text",
-				(unsigned char)text[i]);
+				"the model has no token for the byte 0x%02x at offset %zu of the "
+				"text",
+				(unsigned char)e->text[i], i);
 	return 0;
 }
 
@@ -60,35 +60,19 @@ static int encode_word(const struct encoder *e, const char *word, size_t len)
 	return nsv_bpe_word(&e->tok->bpe, word, len, e->ids);
 }
 
-static int encode_words(const struct encoder *e, const char *text, size_t len)
-{
-	const struct nsv_pretok *pre = e->tok->pre;
-	int ret = check_bytes(e, text, len);
-
-	while (len > 0 && ret == 0) {
-		size_t n = pre->next(pre, text, len);
-
-		ret = encode_word(e, text, n);
-		text += n;
-		len -= n;
-	}
-	return ret;
-}
-
 /* A stretch without special tokens. */
 static int encode_plain(const struct encoder *e, size_t begin, size_t end)
 {
-	const char *text = e->text + begin;
-	nsv_autofree char *normal = NULL;
-	size_t len = end - begin;
+	const struct nsv_pretok *pre = e->tok->pre;
+	int ret = check_bytes(e, begin, end);
 
-	if (e->tok->pre->nfc) {
-		int ret = nsv_nfc(text, len, &normal, &len, e->err);
+	while (begin < end && ret == 0) {
+		size_t len = pre->next(pre, e->text + begin, end - begin);
 
-		if (ret < 0)
-			return ret;
+		ret = encode_word(e, e->text + begin, len);
+		begin += len;
 	}
-	return encode_words(e, normal ? normal : text, len);
+	return ret;
 }
 
 static int encode_all(const struct encoder *e, const struct nsv_span *spans, size_t n_span)
