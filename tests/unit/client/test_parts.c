@@ -1,0 +1,129 @@
+/* The library's pure parts: arena, encoding, spinning. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <string.h>
+#include <time.h>
+
+#include "client/arena.h"
+#include "client/encode.h"
+#include "client/spin.h"
+
+/* Pieces in use never overlap, are contiguous, and all of the arena comes back. */
+static void test_arena(void **state)
+{
+	enum { LEN = 1024, MOST = 64 };
+	struct {
+		uint32_t off, len;
+		uint64_t tail;
+	} used[MOST];
+	unsigned char owner[LEN] = {0};
+	struct nsv_arena a = {.len = LEN};
+	size_t first = 0, n = 0;
+
+	(void)state;
+	for (int i = 0; i < 100000; i++) {
+		uint32_t off = 0, len = (uint32_t)rand() % (rand() % 8 ? 100 : LEN + 1);
+		uint64_t tail = 0;
+		int ret = n < MOST ? nsv_arena_find(&a, len, &off, &tail) : -EAGAIN;
+		if (ret == -EAGAIN) {
+			assert_true(n > 0); /* an idle arena has room for everything */
+			memset(owner + used[first].off, 0, used[first].len);
+			nsv_arena_release(&a, used[first].tail);
+			first = (first + 1) % MOST;
+			n--;
+			continue;
+		}
+		assert_int_equal(ret, 0);
+		assert_int_equal(off % 8, 0);
+		assert_true(off + len <= LEN);
+		for (uint32_t k = 0; k < len; k++) {
+			assert_int_equal(owner[off + k], 0);
+			owner[off + k] = 1;
+		}
+		nsv_arena_commit(&a, tail);
+		used[(first + n) % MOST].off = off;
+		used[(first + n) % MOST].len = len;
+		used[(first + n) % MOST].tail = tail;
+		n++;
+	}
+	uint32_t off;
+	uint64_t tail;
+	assert_int_equal(nsv_arena_find(&a, LEN + 1, &off, &tail), -E2BIG);
+	assert_int_equal(nsv_arena_find(&a, SIZE_MAX, &off, &tail), -E2BIG);
+}
+
+static void test_params(void **state)
+{
+	static const char *const stops[] = {"abc", "12345678"};
+	struct nsv_client_params p, own;
+	struct nsv_params wire;
+	struct nsv_record rec;
+	unsigned char out[512];
+	struct nsv_err err;
+	size_t len = 0;
+
+	(void)state;
+	nsv_client_params_init(&p);
+	p.flags = NSV_CLIENT_SEED | NSV_CLIENT_SPECIAL;
+	p.seed = 99;
+	p.top_k = -3;
+	p.stop = stops;
+	p.n_stop = 2;
+	assert_int_equal(nsv_params_import(&p, &own, &err), 0);
+	assert_int_equal(nsv_params_len(&own, &len, &err), 0);
+	assert_int_equal(len, 128 + 16 + 16);
+	memset(out, 0xee, sizeof(out));
+	nsv_params_write(&own, len, out);
+	assert_int_equal(out[len], 0xee);
+	memcpy(&wire, out, sizeof(wire));
+	assert_int_equal(wire.len, len);
+	assert_int_equal(wire.flags, NSV_PARAM_SEED);
+	assert_int_equal(wire.seed, 99);
+	assert_int_equal(wire.top_k, -3);
+	assert_true(wire.top_p == 1 && wire.typical_p == 1 && wire.repetition_penalty == 1);
+	memcpy(&rec, out + 128, sizeof(rec));
+	assert_int_equal(rec.type, NSV_REC_STOP);
+	assert_int_equal(rec.len, 3);
+	assert_memory_equal(out + 136, "abc\0\0\0\0\0", 8);
+	assert_memory_equal(out + 152, "12345678", 8);
+	p.n_stop = NSV_MAX_STOP + 1;
+	assert_int_equal(nsv_params_len(&p, &len, &err), -EINVAL);
+}
+
+static void test_spin(void **state)
+{
+	struct nsv_spin s;
+
+	(void)state;
+	nsv_spin_init(&s, 0);
+	assert_int_equal(nsv_spin_bound_ns(&s), 0);
+	s = (struct nsv_spin){.adaptive = true, .average_ns = NSV_SPIN_MAX_NS};
+	for (int i = 0; i < 20; i++)
+		nsv_spin_learn(&s, 1000);
+	assert_true(nsv_spin_bound_ns(&s) >= 1000 && nsv_spin_bound_ns(&s) < 10000);
+	for (int i = 0; i < 20; i++)
+		nsv_spin_learn(&s, 8000000); /* a token each 8 ms: do not spin */
+	assert_int_equal(nsv_spin_bound_ns(&s), 0);
+	for (int i = 0; i < 20; i++)
+		nsv_spin_learn(&s, 1000); /* and it comes back */
+	assert_true(nsv_spin_bound_ns(&s) > 0);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_arena),
+		cmocka_unit_test(test_params),
+		cmocka_unit_test(test_spin),
+	};
+	unsigned int seed = (unsigned int)time(NULL);
+
+	printf("seed %u\n", seed);
+	srand(seed);
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
