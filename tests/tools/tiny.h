@@ -1,0 +1,12 @@
+/* A tiny llama model of random weights in a file, for tests of all but the tokens' sense. */
+#ifndef NSV_TESTS_TOOLS_TINY_H
+#define NSV_TESTS_TOOLS_TINY_H
+
+#include "shm/base.h"
+
+#define NSV_TINY_CONTEXT 512
+
+/* Writes it and names it in path (at least 64 bytes). */
+void nsv_tiny_model(char *path, size_t len);
+
+#endif
