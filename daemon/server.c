@@ -29,6 +29,17 @@ static int make_address(const char *path, struct sockaddr_un *ret, struct nsv_er
 	return 0;
 }
 
+/* Is the process that listens at the other end of a connected socket alive? The kernel lets go of a
+ * killed daemon's ring, and of its listening socket, some time after the process itself. */
+static bool is_served(int fd)
+{
+	struct ucred cred;
+	socklen_t len = sizeof(cred);
+
+	return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &cred, &len) < 0 || cred.pid <= 0 ||
+	       kill(cred.pid, 0) == 0 || errno != ESRCH;
+}
+
 /* A socket file that nobody listens on is left over from a crash: away with it. */
 static int remove_stale(const struct sockaddr_un *addr, struct nsv_err *err)
 {
@@ -41,7 +52,8 @@ static int remove_stale(const struct sockaddr_un *addr, struct nsv_err *err)
 	nsv_autoclose int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 	if (fd < 0)
 		return -errno;
-	if (connect(fd, (const struct sockaddr *)addr, sizeof(*addr)) == 0 || errno == EAGAIN)
+	bool connected = connect(fd, (const struct sockaddr *)addr, sizeof(*addr)) == 0;
+	if (connected ? is_served(fd) : errno == EAGAIN)
 		return nsv_fail(err, -EADDRINUSE, "another daemon serves %s", addr->sun_path);
 	return unlink(addr->sun_path) < 0 ? -errno : 0;
 }
