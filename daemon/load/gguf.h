@@ -1,5 +1,6 @@
-/* GGUF v3 files: mapped read-only, every count, length, offset, type and product checked against the
- * file's size before use. Nothing is copied but the index; strings and tensors point into the map.
+/* GGUF v3 files: mapped read-only, every count, length, offset, type and product checked against
+ * the file's size before use. Nothing is copied but the index; strings and tensors point into the
+ * map.
  *
  * A parsed file is immutable: any thread may read it. */
 #ifndef NSV_DAEMON_LOAD_GGUF_H
@@ -32,8 +33,8 @@ int nsv_gguf_u32(const struct nsv_gguf *g, const char *key, uint32_t *ret);
 int nsv_gguf_f32(const struct nsv_gguf *g, const char *key, float *ret);
 int nsv_gguf_bool(const struct nsv_gguf *g, const char *key, bool *ret);
 int nsv_gguf_str(const struct nsv_gguf *g, const char *key, struct nsv_str *ret);
-/* Arrays: of strings (an index is built once at parse), int32 (or uint32: the same bits) or float32.
- * Borrowed. Numbers may be unaligned in the file: read them with memcpy. */
+/* Arrays: of strings (an index is built once at parse), int32 (or uint32: the same bits) or
+ * float32. Borrowed. Numbers may be unaligned in the file: read them with memcpy. */
 int nsv_gguf_arr_str(
 	const struct nsv_gguf *g, const char *key, const struct nsv_str **ret, size_t *ret_n);
 int nsv_gguf_arr_i32(const struct nsv_gguf *g, const char *key, const void **ret, size_t *ret_n);

@@ -1,3 +1,4 @@
+/* The map of strings: a table of small slots over a list of entries. */
 #include "daemon/load/strmap.h"
 
 #include <string.h>
@@ -54,10 +55,11 @@ static uint64_t hash(const struct nsv_strmap *map, struct nsv_str s)
 
 /* ---- The table */
 
-static bool slot_holds(const struct nsv_strmap_slot *slot, struct nsv_str key, uint32_t tag)
+static bool is_key(const struct nsv_strmap *map, uint32_t entry, struct nsv_str key)
 {
-	return slot->tag == tag && slot->key.len == key.len &&
-	       memcmp(slot->key.p, key.p, key.len) == 0;
+	const struct nsv_str *other = &map->entry[entry].key;
+
+	return other->len == key.len && memcmp(other->p, key.p, key.len) == 0;
 }
 
 /* The slot of the string, or the free one where it belongs. */
@@ -65,11 +67,13 @@ static struct nsv_strmap_slot *find(
 	const struct nsv_strmap *map, struct nsv_str key, uint32_t *ret_tag)
 {
 	uint64_t h = hash(map, key);
+	uint32_t tag = (uint32_t)(h >> 32);
 	size_t i = h & map->mask;
 
-	*ret_tag = (uint32_t)(h >> 32);
-	while (map->slot[i].key.p && !slot_holds(&map->slot[i], key, *ret_tag))
+	while (map->slot[i].entry &&
+		!(map->slot[i].tag == tag && is_key(map, map->slot[i].entry - 1, key)))
 		i = (i + 1) & map->mask;
+	*ret_tag = tag;
 	return &map->slot[i];
 }
 
@@ -77,15 +81,18 @@ int nsv_strmap_init(struct nsv_strmap *map, size_t n)
 {
 	struct nsv_strmap m = {.mask = 1};
 
-	if (n > SIZE_MAX / 4 / sizeof(*m.slot))
+	if (n >= UINT32_MAX)
 		return -ENOMEM;
 	while (m.mask < 2 * n + 1)
 		m.mask *= 2;
 	if (getrandom(m.secret, sizeof(m.secret), 0) != sizeof(m.secret))
 		return -errno;
 	m.slot = calloc(m.mask, sizeof(*m.slot));
-	if (!m.slot)
+	m.entry = malloc((n ? n : 1) * sizeof(*m.entry));
+	if (!m.slot || !m.entry) {
+		nsv_strmap_deinit(&m);
 		return -ENOMEM;
+	}
 	m.mask--;
 	*map = m;
 	return 0;
@@ -94,7 +101,9 @@ int nsv_strmap_init(struct nsv_strmap *map, size_t n)
 void nsv_strmap_deinit(struct nsv_strmap *map)
 {
 	free(map->slot);
+	free(map->entry);
 	map->slot = NULL;
+	map->entry = NULL;
 }
 
 bool nsv_strmap_add(struct nsv_strmap *map, struct nsv_str key, uint32_t value)
@@ -102,9 +111,10 @@ bool nsv_strmap_add(struct nsv_strmap *map, struct nsv_str key, uint32_t value)
 	uint32_t tag;
 	struct nsv_strmap_slot *slot = find(map, key, &tag);
 
-	if (slot->key.p)
+	if (slot->entry)
 		return false;
-	*slot = (struct nsv_strmap_slot){.key = key, .value = value, .tag = tag};
+	map->entry[map->n++] = (struct nsv_strmap_entry){.key = key, .value = value};
+	*slot = (struct nsv_strmap_slot){.entry = map->n, .tag = tag};
 	return true;
 }
 
@@ -113,9 +123,9 @@ bool nsv_strmap_get(const struct nsv_strmap *map, struct nsv_str key, uint32_t *
 	uint32_t tag;
 	const struct nsv_strmap_slot *slot = find(map, key, &tag);
 
-	if (!slot->key.p)
+	if (!slot->entry)
 		return false;
-	*ret_value = slot->value;
+	*ret_value = map->entry[slot->entry - 1].value;
 	return true;
 }
 

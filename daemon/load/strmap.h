@@ -12,19 +12,25 @@ struct nsv_str { /* not NUL-terminated, borrowed from the file */
 	size_t len;
 };
 
-struct nsv_strmap_slot {
-	struct nsv_str key; /* p is NULL in a free slot */
+struct nsv_strmap_slot { /* small, so that looking for a free or foreign one stays in the cache */
+	uint32_t entry; /* its number + 1; 0: free */
+	uint32_t tag;   /* bits of the hash: most unequal strings are never compared */
+};
+
+struct nsv_strmap_entry {
+	struct nsv_str key;
 	uint32_t value;
-	uint32_t tag; /* bits of the hash: most unequal strings are never compared */
 };
 
 struct nsv_strmap {
 	struct nsv_strmap_slot *slot;
+	struct nsv_strmap_entry *entry;
+	uint32_t n;
 	size_t mask;
 	uint64_t secret[2];
 };
 
-/* Room for n strings. -ENOMEM, or what getrandom says. */
+/* Room for n strings, at most UINT32_MAX - 1. -ENOMEM, or what getrandom says. */
 int nsv_strmap_init(struct nsv_strmap *map, size_t n);
 void nsv_strmap_deinit(struct nsv_strmap *map); /* of a zeroed one too */
 /* false: the string is there already, and keeps its value. At most n adds may return true. */

@@ -1,3 +1,4 @@
+/* Merging short words by scanning and long ones by a heap: the same tokens either way. */
 #include "daemon/tok/bpe.h"
 
 #include <string.h>

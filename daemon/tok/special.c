@@ -1,3 +1,4 @@
+/* A trie of siblings and children in one array; the first byte goes by a table. */
 #include "daemon/tok/special.h"
 
 int nsv_special_init(struct nsv_special *s, size_t len)

@@ -12,6 +12,7 @@
 #include <cmocka.h>
 
 #include "daemon/load/gguf.h"
+#include "tests/tools/daemon.h"
 #include "tests/tools/gguf_write.h"
 
 static uint64_t seed;
@@ -492,6 +493,38 @@ static void test_open(void **state)
 	free(f.p);
 }
 
+static void test_real_model(void **state)
+{
+	const char *path = nsv_test_model();
+	struct nsv_err err = {0};
+	struct nsv_gguf *g = NULL;
+	struct nsv_str arch;
+	uint32_t x;
+	float base;
+	(void)state;
+
+	if (!path) {
+		printf("skipped: the model is not there (NANOSERVE_TEST_MODEL, or make model)\n");
+		skip();
+	}
+	if (nsv_gguf_open(path, &g, &err) < 0)
+		fail_msg("%s", err.text);
+	assert_int_equal(nsv_gguf_str(g, "general.architecture", &arch), 0);
+	assert_true(nsv_str_eq(arch, "llama"));
+	assert_int_equal(nsv_gguf_u32(g, "llama.block_count", &x), 0);
+	assert_int_equal(x, 30);
+	assert_int_equal(nsv_gguf_f32(g, "llama.rope.freq_base", &base), 0);
+	assert_true(base == 100000);
+	assert_int_equal(nsv_gguf_n_tensor(g), 272);
+	const struct nsv_tensor *t = nsv_gguf_tensor(g, "token_embd.weight");
+	assert_non_null(t);
+	assert_int_equal(t->n_dim, 2);
+	assert_int_equal(t->dim[0], 576);
+	assert_int_equal(t->dim[1], 49152);
+	assert_true(t->len % t->dim[1] == 0);
+	nsv_gguf_close(g);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -507,6 +540,7 @@ int main(void)
 		cmocka_unit_test(test_every_prefix),
 		cmocka_unit_test(test_mutations),
 		cmocka_unit_test(test_open),
+		cmocka_unit_test(test_real_model),
 	};
 
 	seed = (uint64_t)time(NULL) * 0x9e3779b97f4a7c15 | 1;
