@@ -31,21 +31,25 @@ int nsv_session_reclaim(struct nsv_client *c)
 
 	if (nsv_sq_space(&c->sq, &space) < 0)
 		return break_protocol(c);
-	uint32_t used = c->geom.n_sqe - space;
-	uint32_t last_taken = c->sq.tail - used - 1;
-	nsv_arena_release(&c->arena, c->arena_tails[last_taken & c->sq.mask]);
+	uint32_t taken = c->sq.tail - (c->geom.n_sqe - space);
+	if (taken != c->n_taken)
+		nsv_arena_release(&c->arena, c->arena_tails[(taken - 1) & c->sq.mask]);
+	c->n_taken = taken;
 	return 0;
 }
 
 int nsv_session_put(struct nsv_client *c, const struct nsv_sqe *entry, uint64_t arena_tail)
 {
 	uint32_t at = c->sq.tail & c->sq.mask;
-	int ret = nsv_sq_put(&c->sq, entry);
+	int ret = nsv_session_reclaim(c);
 
 	if (ret < 0)
-		return break_protocol(c);
-	if (ret > 0)
+		return ret;
+	/* Room as of the last reclaim: arena_tails[at] is no longer needed then. */
+	if (c->sq.tail - c->n_taken >= c->geom.n_sqe)
 		return nsv_fail(&c->err, -EAGAIN, "%u entries wait for the daemon", c->geom.n_sqe);
+	if (nsv_sq_put(&c->sq, entry) != 0)
+		return break_protocol(c);
 	c->arena_tails[at] = arena_tail;
 	nsv_arena_commit(&c->arena, arena_tail);
 	nsv_sq_publish(&c->sq);

@@ -63,7 +63,8 @@ struct nsv_client {
 	struct nsv_sq_producer sq;
 	struct nsv_cq_consumer reply, event;
 	struct nsv_arena arena;
-	uint64_t *arena_tails;	    /* (n_sqe) the arena's tail after each entry */
+	uint64_t *arena_tails; /* (n_sqe) the arena's tail after each entry */
+	uint32_t n_taken;      /* entries that the daemon had taken when last looked, modulo 2^32 */
 	struct nsv_request **slots; /* (n_slot) who holds it, or NULL */
 	struct nsv_request *all, *ready_first, *ready_last;
 	uint32_t last_rung; /* the daemon's wait word that a bell was sent for */

@@ -168,7 +168,8 @@ int cli_load_messages(const struct cli *cli, const char *path, struct messages *
 	int ret = 0;
 
 	if (!list)
-		return cli_usage(cli, "--messages %s: line %d: %s", path, error.line, error.text);
+		return cli_usage(cli, "--messages %s:%d: %s", path, error.line > 0 ? error.line : 0,
+			error.text);
 	if (!json_is_array(list))
 		ret = cli_usage(cli, "--messages %s: not a JSON list", path);
 	for (size_t i = 0; ret == 0 && i < json_array_size(list); i++)
