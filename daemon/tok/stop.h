@@ -1,5 +1,5 @@
-/* Stop strings over a stream of text: found wherever tokens split them, never leaked, and nothing is
- * held back longer than a proper prefix of one.
+/* Stop strings over a stream of text: found wherever tokens split them, never leaked, and nothing
+ * is held back longer than a proper prefix of one.
  *
  * One owner thread. Holds at most NSV_MAX_STOP_LEN - 1 bytes. Per byte: O(stop strings). */
 #ifndef NSV_DAEMON_TOK_STOP_H
@@ -23,8 +23,8 @@ struct nsv_stop {
 void nsv_stop_init(struct nsv_stop *st);
 /* -EINVAL: empty or longer than NSV_MAX_STOP_LEN - 1; -ENOSPC: NSV_MAX_STOP are set. */
 int nsv_stop_add(struct nsv_stop *st, const char *text, size_t len);
-/* Feeds text; appends what is decided to out (room for len + NSV_MAX_STOP_LEN) and its length to *ret_len.
- * 0: go on; 1: stop string *ret_which is complete (the earliest to end; of those the longest):
+/* Feeds text; writes what is decided to out (room for len + NSV_MAX_STOP_LEN, no part of text) and
+ * its length to *ret_len. 0: go on; 1: stop string *ret_which is complete (the earliest to end; of those the longest):
  * out has what came before it and the stream is over. */
 int nsv_stop_feed(struct nsv_stop *st, const char *text, size_t len, char *out, size_t *ret_len,
 	uint32_t *ret_which);

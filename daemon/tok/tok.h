@@ -19,7 +19,7 @@ void nsv_ids_deinit(struct nsv_ids *ids);
 
 enum nsv_tok_flag {
 	NSV_TOK_SPECIAL = 1, /* control tokens written in the text become their ids */
-	NSV_TOK_NO_BOS = 2,  /* never put the begin token first; else the model's own rule decides */
+	NSV_TOK_NO_BOS = 2,  /* never put the begin token first; else the model's rule decides */
 };
 
 /* Refuses an unknown tokenizer model or pre-tokenizer by name, and inconsistent tables. */
@@ -27,8 +27,8 @@ int nsv_tok_new(const struct nsv_gguf *g, struct nsv_tok **ret_tok, struct nsv_e
 void nsv_tok_free(struct nsv_tok *tok);
 int32_t nsv_tok_n_vocab(const struct nsv_tok *tok);
 
-/* Appends the ids of `text`; on failure none. -EILSEQ: not UTF-8 (the sentence has the byte offset);
- * -ENOTSUP: a byte that the model has no token for (the sentence has it); -E2BIG; -ENOMEM. */
+/* Appends the ids of `text`; on failure none. -EILSEQ: not UTF-8 (the sentence has the byte
+ * offset); -ENOTSUP: a byte that the model has no token for (the sentence has it); -E2BIG; -ENOMEM. */
 int nsv_tok_encode(const struct nsv_tok *tok, const char *text, size_t len, unsigned int flags,
 	struct nsv_ids *ids, struct nsv_err *err);
 
@@ -48,8 +48,8 @@ struct nsv_chat_msg {
 /* "chatml", ..., or NULL: the model has no known chat format. */
 const char *nsv_tok_chat_name(const struct nsv_tok *tok);
 /* Appends the ids of a conversation and of the opening of the assistant's turn. The markers are
- * control tokens; the messages' text never is (unless flags has NSV_TOK_SPECIAL). -ENOTSUP: no known
- * format; -EINVAL: no such role; and as nsv_tok_encode. */
+ * control tokens; the messages' text never is (unless flags has NSV_TOK_SPECIAL). -ENOTSUP: no
+ * known format; -EINVAL: no such role; and as nsv_tok_encode. */
 int nsv_tok_chat(const struct nsv_tok *tok, const struct nsv_chat_msg *msgs, size_t n_msg,
 	unsigned int flags, struct nsv_ids *ids, struct nsv_err *err);
 

@@ -1,5 +1,5 @@
-/* Writes GGUF files in memory, for tests: key/values of any type, tensors of random values, and whole
- * tiny models with a byte-level vocabulary. Ends the test where there is no memory. */
+/* Writes GGUF files in memory, for tests: key/values of any type, tensors of random values, and
+ * whole tiny models with a byte-level vocabulary. Ends the test where there is no memory. */
 #ifndef NSV_TESTS_TOOLS_GGUF_WRITE_H
 #define NSV_TESTS_TOOLS_GGUF_WRITE_H
 
@@ -32,8 +32,8 @@ void nsv_gguf_put_raw(
 	struct nsv_gguf_writer *w, const char *key, uint32_t type, const void *p, size_t len);
 
 /* A tensor of small random values (norms: near 1), of a type that kernels/ops.h knows. */
-void nsv_gguf_put_tensor(struct nsv_gguf_writer *w, const char *name, uint32_t dtype, uint32_t n_dim,
-	const uint64_t *dim);
+void nsv_gguf_put_tensor(struct nsv_gguf_writer *w, const char *name, uint32_t dtype,
+	uint32_t n_dim, const uint64_t *dim);
 /* Only the description of one, whatever it says; the offset is within the data. */
 void nsv_gguf_put_info(struct nsv_gguf_writer *w, const char *name, uint32_t dtype, uint32_t n_dim,
 	const uint64_t *dim, uint64_t off);
@@ -48,8 +48,8 @@ struct nsv_tiny_llama {
 	bool untied;    /* with a head of its own */
 };
 
-/* The byte-level vocabulary of tiny models: control tokens <|endoftext|>, <|im_start|>, <|im_end|>, a
- * user-defined one, the 256 bytes, and what the few merges make. */
+/* The byte-level vocabulary of tiny models: control tokens <|endoftext|>, <|im_start|>, <|im_end|>,
+ * a user-defined one, the 256 bytes, and what the few merges make. */
 #define NSV_TINY_FIRST_BYTE 4
 void nsv_gguf_put_tiny_vocab(struct nsv_gguf_writer *w);
 /* Everything that a llama model needs, the vocabulary included. */
