@@ -26,6 +26,10 @@ LDFLAGS_ALL := -pthread $(filter -fsanitize%,$(OPT.$(VARIANT))) $(LDFLAGS)
 LIBS_DAEMON := -l:liburing.a -lsystemd -ljansson -l:libutf8proc.a -lm
 LIBS_CLI := -ljansson -ledit
 
+# `make V=1` shows the commands.
+Q := $(if $(V),,@)
+say = $(if $(V),,@echo '  $(1)	$(2)')
+
 src = $(sort $(wildcard $(1)))
 obj = $(patsubst %.c,$(B)/obj/%.o,$(1))
 
@@ -50,24 +54,29 @@ conv_flags = $(if $(filter shm/% cache/%,$(1)),-Wconversion)
 
 $(B)/obj/%.o: %.c
 	@mkdir -p $(@D)
-	$(CC) $(CFLAGS_ALL) $(call isa_flags,$(<F)) $(call conv_flags,$<) -c -o $@ $<
+	$(call say,CC,$@)
+	$(Q)$(CC) $(CFLAGS_ALL) $(call isa_flags,$(<F)) $(call conv_flags,$<) -c -o $@ $<
 
 $(B)/core.a: $(CORE_OBJ)
 	@rm -f $@
-	ar rcs $@ $^
+	$(call say,AR,$@)
+	$(Q)ar rcs $@ $^
 
 $(B)/nanoserved: $(call obj,daemon/main.c) $(B)/core.a
-	$(CC) $(LDFLAGS_ALL) -o $@ $^ $(LIBS_DAEMON) -ldl
+	$(call say,LD,$@)
+	$(Q)$(CC) $(LDFLAGS_ALL) -o $@ $^ $(LIBS_DAEMON) -ldl
 
 $(B)/libnanoserve-client.so.0: $(call obj,$(CLIENT_SRC) $(SHM_SRC)) client/libnanoserve-client.map
-	$(CC) $(LDFLAGS_ALL) -shared -Wl,-soname,libnanoserve-client.so.0 -Wl,--version-script=client/libnanoserve-client.map \
+	$(call say,LD,$@)
+	$(Q)$(CC) $(LDFLAGS_ALL) -shared -Wl,-soname,libnanoserve-client.so.0 -Wl,--version-script=client/libnanoserve-client.map \
 		-o $@ $(filter %.o,$^)
 
 $(B)/libnanoserve-client.so: $(B)/libnanoserve-client.so.0
 	ln -sf libnanoserve-client.so.0 $@
 
 $(B)/nanoserve: $(call obj,$(CLI_SRC)) $(B)/libnanoserve-client.so
-	$(CC) $(LDFLAGS_ALL) -o $@ $(filter %.o,$^) -L$(B) -lnanoserve-client -Wl,-rpath,'$$ORIGIN' $(LIBS_CLI)
+	$(call say,LD,$@)
+	$(Q)$(CC) $(LDFLAGS_ALL) -o $@ $(filter %.o,$^) -L$(B) -lnanoserve-client -Wl,-rpath,'$$ORIGIN' $(LIBS_CLI)
 
 # ---- Tests: every tests/unit/<folder>/test_*.c and tests/ops/test_*.c is a cmocka program
 UNIT_SRC := $(call src,tests/unit/*/test_*.c tests/ops/test_*.c tests/integration/test_*.c)
@@ -75,14 +84,16 @@ TOOL_SRC := $(filter-out $(UNIT_SRC),$(call src,tests/tools/*.c tests/ops/*.c))
 UNIT_BIN := $(patsubst tests/%.c,$(B)/tests/%,$(UNIT_SRC))
 $(B)/tests/%: $(B)/obj/tests/%.o $(call obj,$(TOOL_SRC)) $(call obj,$(CLIENT_SRC)) $(B)/core.a
 	@mkdir -p $(@D)
-	$(CC) $(LDFLAGS_ALL) -o $@ $^ $(LIBS_DAEMON) -ldl -lcmocka
+	$(call say,LD,$@)
+	$(Q)$(CC) $(LDFLAGS_ALL) -o $@ $^ $(LIBS_DAEMON) -ldl -lcmocka
 
 # ---- Fuzzing: every tests/fuzz/fuzz_*.c is a libFuzzer target with a corpus of its name (VARIANT=fuzz)
 FUZZ_SRC := $(call src,tests/fuzz/fuzz_*.c)
 FUZZ_BIN := $(patsubst tests/fuzz/%.c,$(B)/fuzz/%,$(FUZZ_SRC))
 $(B)/fuzz/%: $(B)/obj/tests/fuzz/%.o $(call obj,$(CLIENT_SRC)) $(B)/core.a
 	@mkdir -p $(@D)
-	$(CC) $(LDFLAGS_ALL) -fsanitize=fuzzer -o $@ $^ $(LIBS_DAEMON) -ldl
+	$(call say,LD,$@)
+	$(Q)$(CC) $(LDFLAGS_ALL) -fsanitize=fuzzer -o $@ $^ $(LIBS_DAEMON) -ldl
 
 # ---- What people type
 MODEL := $(shell echo $${XDG_CACHE_HOME:-$$HOME/.cache})/nanoserve/models/SmolLM2-135M-Instruct.Q4_1.gguf
@@ -150,7 +161,8 @@ bench: all $(B)/bench/$(NAME) ## measure NAME=cpu|ipc|...: a table, and build/be
 
 $(B)/bench/%: $(B)/obj/tests/bench/%.o $(call obj,$(TOOL_SRC)) $(call obj,$(CLIENT_SRC)) $(B)/core.a
 	@mkdir -p $(@D)
-	$(CC) $(LDFLAGS_ALL) -o $@ $^ $(LIBS_DAEMON) -ldl -lcmocka
+	$(call say,LD,$@)
+	$(Q)$(CC) $(LDFLAGS_ALL) -o $@ $^ $(LIBS_DAEMON) -ldl -lcmocka
 
 PREFIX ?= /usr/local
 install: all ## install to PREFIX= (/usr/local) under DESTDIR=
