@@ -53,11 +53,8 @@ int cli_read_text(const struct cli *cli, int argc, char **argv, char **ret_text,
 /* The ids of a list, or EXIT_USAGE. */
 static int copy_ids(const struct cli *cli, const json_t *list, int32_t *ids)
 {
-	size_t i;
-	json_t *item;
-
-	json_array_foreach(list, i, item)
-	{
+	for (size_t i = 0; i < json_array_size(list); i++) {
+		const json_t *item = json_array_get(list, i);
 		json_int_t id = json_integer_value(item);
 		if (!json_is_integer(item) || id < INT32_MIN || id > INT32_MAX)
 			return cli_usage(cli, "--ids: item %zu of the list is no token id", i);
@@ -103,7 +100,10 @@ int messages_add(struct messages *m, uint32_t role, const char *text, size_t len
 	}
 	memcpy(copy, text, len);
 	copy[len] = 0;
-	m->list[m->n++] = (struct nsv_client_message){role, copy, len};
+	struct nsv_client_message *message = &m->list[m->n++];
+	message->role = role;
+	message->text = copy;
+	message->len = len;
 	return 0;
 }
 

@@ -37,18 +37,14 @@ static void print_member(const char *outer, const char *inner, json_t *value)
 /* Nested no deeper than the parser allows. */
 static void print_any(const char *name, json_t *value)
 {
-	const char *key;
-	json_t *member;
-	size_t i;
-
 	if (json_is_object(value)) {
-		json_object_foreach(value, key, member) print_member(name, key, member);
+		for (void *i = json_object_iter(value); i; i = json_object_iter_next(value, i))
+			print_member(name, json_object_iter_key(i), json_object_iter_value(i));
 	} else if (json_is_array(value)) {
-		json_array_foreach(value, i, member)
-		{
+		for (size_t i = 0; i < json_array_size(value); i++) {
 			char index[24];
 			snprintf(index, sizeof(index), "%zu", i);
-			print_member(name, index, member);
+			print_member(name, index, json_array_get(value, i));
 		}
 	} else {
 		print_value(name, value);

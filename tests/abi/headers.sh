@@ -6,13 +6,12 @@ set -eu
 
 tmp=$(mktemp -d)
 trap 'rm -rf "$tmp"' EXIT
-warn="-pedantic -Wall -Wextra -Werror -fsyntax-only"
 n=0
 
 compile() { # header, compiler and language
 	printf '#include "%s"\n' "$1" >"$tmp/alone.c"
 	shift
-	"$@" $warn -I. -Iclient/include "$tmp/alone.c"
+	"$@" -pedantic -Wall -Wextra -Werror -fsyntax-only -I. -Iclient/include "$tmp/alone.c"
 	n=$((n + 1))
 }
 
