@@ -39,6 +39,7 @@ static struct nsv_client *open_small(struct fake_daemon *d, uint32_t n_slot)
 	o.text_len = 256;
 	o.n_token = 64;
 	o.n_lp = 128;
+	o.connect_timeout_ms = 30000;
 	int ret = nsv_client_open(d->path, &o, text, sizeof(text), &c);
 	if (ret < 0)
 		fail_msg("open: %s", text);
@@ -416,6 +417,37 @@ static void test_sleep(void **state)
 	fake_set(&d->burst, 0);
 }
 
+/* A full ring: what an entry that was not yet taken refers to stays in the arena. */
+static void test_full_ring(void **state)
+{
+	struct fake_daemon *d = *state;
+	struct nsv_client *c = open_small(d, 2);
+	struct nsv_request *busy, *first, *second;
+	char *one = random_text(10000), *two = random_text(10000);
+
+	fake_set(&d->step_us, 50000);
+	for (int round = 0; round < 3; round++) {
+		assert_int_equal(nsv_client_submit_text(c, "x", 1, NULL, &busy), 0);
+		usleep(10000); /* the daemon has taken it, and pauses: the ring fills behind it */
+		read_echo(busy, "x", 1, false);
+		nsv_request_free(busy);
+		assert_int_equal(nsv_client_submit_text(c, one, 10000, NULL, &first), 0);
+		for (int i = 0; i < 15; i++)
+			assert_int_equal(nsv_client_ping(c, 0), -EAGAIN);
+		assert_int_equal(nsv_client_submit_text(c, two, 10000, NULL, &second), 0);
+		fake_set(&d->step_us, 0);
+		read_echo(first, one, 10000, false);
+		read_echo(second, two, 10000, false);
+		nsv_request_free(first);
+		nsv_request_free(second);
+		fake_set(&d->step_us, 50000);
+	}
+	fake_set(&d->step_us, 0);
+	free(one);
+	free(two);
+	nsv_client_close(c);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -431,6 +463,7 @@ int main(void)
 		cmocka_unit_test(test_gone),
 		cmocka_unit_test(test_open_errors),
 		cmocka_unit_test(test_sleep),
+		cmocka_unit_test(test_full_ring),
 	};
 	const char *given = getenv("NSV_TEST_SEED");
 
