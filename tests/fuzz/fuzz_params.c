@@ -16,7 +16,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len)
 	if (len == 0)
 		return 0;
 	if (data[0] & 1) {
-		if (nsv_params_parse(data + 1, len - 1, &params, &stop, &err) == 0 && params.len != 0 &&
+		if (nsv_params_parse(data + 1, len - 1, &params, &stop, &err) == 0 && len > 1 &&
 			params.len != len - 1)
 			abort();
 	} else if (nsv_messages_parse(data + 1, len - 1, &msgs, &n, &err) == 0) {
