@@ -4,6 +4,8 @@
 #include <string.h>
 #include <sys/random.h>
 
+#include "daemon/tok/heap.h"
+
 #define SHORT_WORD 48
 #define NO_RANK UINT32_MAX
 
@@ -106,41 +108,11 @@ struct node {
 	uint32_t prev, next; /* UINT32_MAX: none */
 };
 
-/* A heap of possible merges, rank above place, so that the least is what comes next. An entry is
- * true only as long as the pair at that place still has that rank. */
+/* An entry of the heap is true only as long as the pair at its place still has its rank. */
 struct work {
 	struct node *node;
-	uint64_t *heap;
-	size_t n_heap;
+	struct nsv_heap heap;
 };
-
-static void heap_push(struct work *w, uint64_t x)
-{
-	size_t i = w->n_heap++;
-
-	for (; i > 0 && w->heap[(i - 1) / 2] > x; i = (i - 1) / 2)
-		w->heap[i] = w->heap[(i - 1) / 2];
-	w->heap[i] = x;
-}
-
-static uint64_t heap_pop(struct work *w)
-{
-	uint64_t top = w->heap[0], x = w->heap[--w->n_heap];
-	size_t i = 0;
-
-	for (;;) {
-		size_t child = 2 * i + 1;
-
-		if (child + 1 < w->n_heap && w->heap[child + 1] < w->heap[child])
-			child++;
-		if (child >= w->n_heap || w->heap[child] >= x)
-			break;
-		w->heap[i] = w->heap[child];
-		i = child;
-	}
-	w->heap[i] = x;
-	return top;
-}
 
 static uint32_t node_rank(const struct nsv_bpe *bpe, const struct work *w, uint32_t at)
 {
@@ -156,7 +128,7 @@ static void propose(const struct nsv_bpe *bpe, struct work *w, uint32_t at)
 	uint32_t rank = node_rank(bpe, w, at);
 
 	if (rank != NO_RANK)
-		heap_push(w, (uint64_t)rank << 32 | at);
+		nsv_heap_push(&w->heap, rank, at);
 }
 
 static void merge_at(const struct nsv_bpe *bpe, struct work *w, uint32_t at)
@@ -179,7 +151,8 @@ static int long_word(
 	/* Every merge takes at least one entry out and puts at most two in. */
 	nsv_autofree struct node *node = malloc(len * sizeof(*node));
 	nsv_autofree uint64_t *heap = malloc(2 * len * sizeof(*heap));
-	struct work w = {.node = node, .heap = heap};
+	struct work w = {.node = node, .heap.v = heap};
+	uint32_t rank, at;
 	int ret = 0;
 
 	if (!node || !heap)
@@ -189,11 +162,10 @@ static int long_word(
 			bpe->byte_id[word[i]], i - 1, i + 1 < len ? i + 1 : UINT32_MAX};
 	for (uint32_t i = 0; i < len; i++)
 		propose(bpe, &w, i);
-	while (w.n_heap > 0) {
-		uint64_t x = heap_pop(&w);
-
-		if (node_rank(bpe, &w, (uint32_t)x) == x >> 32)
-			merge_at(bpe, &w, (uint32_t)x);
+	while (w.heap.n > 0) {
+		nsv_heap_pop(&w.heap, &rank, &at);
+		if (node_rank(bpe, &w, at) == rank)
+			merge_at(bpe, &w, at);
 	}
 	for (uint32_t i = 0; i != UINT32_MAX && ret == 0; i = node[i].next)
 		ret = nsv_ids_push(ids, node[i].id);

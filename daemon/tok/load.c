@@ -9,6 +9,7 @@ struct source {
 	const struct nsv_gguf *g;
 	const struct nsv_str *tokens;
 	size_t n;
+	bool is_spm;
 	struct nsv_err *err;
 };
 
@@ -59,9 +60,11 @@ static int open_source(struct source *src)
 
 	if (e < 0)
 		return nsv_fail(src->err, -EINVAL, "the file lacks tokenizer.ggml.model");
-	if (!nsv_str_eq(model, "gpt2"))
+	src->is_spm = nsv_str_eq(model, "llama");
+	if (!src->is_spm && !nsv_str_eq(model, "gpt2"))
 		return nsv_fail(src->err, -ENOTSUP,
-			"the tokenizer model \"%.*s\" is not supported, expected \"gpt2\"",
+			"the tokenizer model \"%.*s\" is not supported, expected \"gpt2\" or "
+			"\"llama\"",
 			(int)nsv_min(model.len, 40), model.p);
 	e = nsv_gguf_arr_str(src->g, "tokenizer.ggml.tokens", &src->tokens, &src->n);
 	if (e < 0 || src->n == 0 || src->n > INT32_MAX)
@@ -74,6 +77,8 @@ static int find_pretok(const struct source *src, const struct nsv_pretok **ret)
 {
 	struct nsv_str name = {0};
 
+	if (src->is_spm)
+		return 0;
 	if (nsv_gguf_str(src->g, "tokenizer.ggml.pre", &name) < 0)
 		return nsv_fail(src->err, -EINVAL, "the file lacks tokenizer.ggml.pre");
 	*ret = nsv_pretok_find(name);
@@ -109,9 +114,49 @@ static int load_types(struct nsv_tok *tok, const struct source *src)
 	return 0;
 }
 
+static int load_scores(struct nsv_tok *tok, const struct source *src)
+{
+	const void *scores = NULL;
+	size_t n = 0;
+	bool space_prefix = true;
+
+	if (nsv_gguf_arr_f32(src->g, "tokenizer.ggml.scores", &scores, &n) < 0 || n != src->n)
+		return nsv_fail(src->err, -EINVAL,
+			"tokenizer.ggml.scores has %zu entries, expected one for each of %zu "
+			"tokens",
+			n, src->n);
+	if (nsv_gguf_bool(src->g, "tokenizer.ggml.add_space_prefix", &space_prefix) == -EPROTOTYPE)
+		return nsv_fail(
+			src->err, -EINVAL, "tokenizer.ggml.add_space_prefix is not a truth value");
+	int e = nsv_spm_init(&tok->spm, scores, n);
+	if (e < 0)
+		return nsv_fail(src->err, e, "tokenizer.ggml.scores: %s",
+			e == -EINVAL ? "a score is not a number" : "no memory");
+	tok->spm.space_prefix = space_prefix;
+	return 0;
+}
+
 static bool is_text(const struct nsv_tok *tok, int32_t id)
 {
 	return tok->type[id] == NSV_TOK_NORMAL || tok->type[id] == NSV_TOK_BYTE;
+}
+
+/* The bytes of a SentencePiece token; false: not one that text is joined to. */
+static bool unspell_spm(
+	struct nsv_tok *tok, int32_t id, struct nsv_str s, char *out, size_t *ret_len)
+{
+	int byte = tok->type[id] == NSV_TOK_BYTE ? nsv_spm_byte(s) : -1;
+
+	*ret_len = 0;
+	if (byte >= 0) {
+		tok->spm.byte_id[byte] = id;
+		out[0] = (char)byte;
+		*ret_len = 1;
+	} else if (tok->type[id] == NSV_TOK_NORMAL) {
+		*ret_len = nsv_spm_unescape(s, out);
+		tok->spm.max_len = nsv_max(tok->spm.max_len, *ret_len);
+	}
+	return tok->type[id] == NSV_TOK_NORMAL && s.len > 0;
 }
 
 /* A token that stands for text goes by the bytes that it spells; one that spells none, as every
@@ -120,9 +165,10 @@ static void load_token(struct nsv_tok *tok, int32_t id, struct nsv_str s)
 {
 	char *out = tok->bytes + tok->begin[id];
 	size_t len = 0;
-	bool spelled = is_text(tok, id) && unspell(s, out, &len);
+	bool spelled = tok->pre ? is_text(tok, id) && unspell(s, out, &len)
+				: unspell_spm(tok, id, s, out, &len);
 
-	if (!spelled) {
+	if (!spelled && len == 0) {
 		memcpy(out, s.p, s.len);
 		len = s.len;
 	}
@@ -148,6 +194,8 @@ static int load_vocab(struct nsv_tok *tok, const struct source *src)
 		return nsv_fail(src->err, -ENOMEM, "no memory for %zu tokens", src->n);
 	tok->n_vocab = (int32_t)src->n;
 	int e = load_types(tok, src);
+	if (e == 0 && src->is_spm)
+		e = load_scores(tok, src);
 	for (int32_t id = 0; id < tok->n_vocab && e == 0; id++)
 		load_token(tok, id, src->tokens[id]);
 	return e;
@@ -196,6 +244,8 @@ static int load_merges(struct nsv_tok *tok, const struct source *src)
 	nsv_autofree char *buf = NULL;
 	size_t n = 0, longest = 0;
 
+	if (src->is_spm)
+		return 0;
 	if (nsv_gguf_arr_str(src->g, "tokenizer.ggml.merges", &lines, &n) < 0 || n >= UINT32_MAX)
 		return nsv_fail(
 			src->err, -EINVAL, "the file lacks a list in tokenizer.ggml.merges");
@@ -267,7 +317,7 @@ static int load_id(const struct source *src, const char *key, int32_t *ret_id)
 static int load_begin(struct nsv_tok *tok, const struct source *src)
 {
 	tok->bos = -1;
-	tok->add_bos = tok->pre->add_bos;
+	tok->add_bos = tok->pre ? tok->pre->add_bos : true;
 	int e = load_id(src, "tokenizer.ggml.bos_token_id", &tok->bos);
 	if (e < 0)
 		return e;
@@ -371,6 +421,7 @@ void nsv_tok_free(struct nsv_tok *tok)
 	free(tok->chat_system);
 	nsv_strmap_deinit(&tok->vocab);
 	nsv_bpe_deinit(&tok->bpe);
+	nsv_spm_deinit(&tok->spm);
 	nsv_special_deinit(&tok->special);
 	free(tok);
 }

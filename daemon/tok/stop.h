@@ -24,8 +24,8 @@ void nsv_stop_init(struct nsv_stop *st);
 /* -EINVAL: empty or longer than NSV_MAX_STOP_LEN - 1; -ENOSPC: NSV_MAX_STOP are set. */
 int nsv_stop_add(struct nsv_stop *st, const char *text, size_t len);
 /* Feeds text; writes what is decided to out (room for len + NSV_MAX_STOP_LEN, no part of text) and
- * its length to *ret_len. 0: go on; 1: stop string *ret_which is complete (the earliest to end; of those the longest):
- * out has what came before it and the stream is over. */
+ * its length to *ret_len. 0: go on; 1: stop string *ret_which is complete (the earliest to end; of
+ * those the longest): out has what came before it and the stream is over. */
 int nsv_stop_feed(struct nsv_stop *st, const char *text, size_t len, char *out, size_t *ret_len,
 	uint32_t *ret_which);
 /* The end of the stream: what was held is text after all. */

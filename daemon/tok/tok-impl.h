@@ -5,6 +5,7 @@
 #include "daemon/tok/bpe.h"
 #include "daemon/tok/pretok.h"
 #include "daemon/tok/special.h"
+#include "daemon/tok/spm.h"
 #include "daemon/tok/tok.h"
 
 /* As tokenizer.ggml.token_type numbers them. */
@@ -23,9 +24,10 @@ struct nsv_tok {
 	uint32_t *begin; /* n_vocab + 1 offsets into bytes */
 	uint8_t *type;   /* enum nsv_tok_type */
 	bool *is_end;
-	const struct nsv_pretok *pre;
+	const struct nsv_pretok *pre; /* NULL: no words, spm instead of bpe */
 	struct nsv_strmap vocab; /* by bytes: what text may become */
 	struct nsv_bpe bpe;
+	struct nsv_spm spm;
 	struct nsv_special special;
 	int32_t bos; /* -1: none */
 	bool add_bos;

@@ -64,8 +64,11 @@ static int encode_word(const struct encoder *e, const char *word, size_t len)
 static int encode_plain(const struct encoder *e, size_t begin, size_t end)
 {
 	const struct nsv_pretok *pre = e->tok->pre;
-	int ret = check_bytes(e, begin, end);
 
+	if (!pre)
+		return nsv_spm_text(
+			&e->tok->spm, &e->tok->vocab, e->text + begin, end - begin, e->ids, e->err);
+	int ret = check_bytes(e, begin, end);
 	while (begin < end && ret == 0) {
 		size_t len = pre->next(pre, e->text + begin, end - begin);
 

@@ -1,4 +1,5 @@
-/* Text to token ids and back, for one model: byte-level BPE, special tokens, chat formats.
+/* Text to token ids and back, for one model: byte-level BPE or SentencePiece, special tokens, chat
+ * formats.
  *
  * A tokenizer is immutable after nsv_tok_new: any thread may use it. It keeps nothing of the file.
  * No input makes it recurse; encoding n bytes is O(n log n). */
@@ -28,7 +29,8 @@ void nsv_tok_free(struct nsv_tok *tok);
 int32_t nsv_tok_n_vocab(const struct nsv_tok *tok);
 
 /* Appends the ids of `text`; on failure none. -EILSEQ: not UTF-8 (the sentence has the byte
- * offset); -ENOTSUP: a byte that the model has no token for (the sentence has it); -E2BIG; -ENOMEM. */
+ * offset); -ENOTSUP: a byte that the model has no token for (the sentence has it); -E2BIG;
+ * -ENOMEM. */
 int nsv_tok_encode(const struct nsv_tok *tok, const char *text, size_t len, unsigned int flags,
 	struct nsv_ids *ids, struct nsv_err *err);
 
