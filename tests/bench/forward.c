@@ -1,0 +1,242 @@
+/* Tokens a second of the forward pass in this process, with no daemon: prompts of 5, 512 and 2048
+ * tokens, and 128 tokens one by one; and where member 0's time goes. Medians of interleaved rounds.
+ *
+ *     make bench NAME=forward        $NANOSERVE_TEST_BACKEND, $NANOSERVE_BENCH_THREADS */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <cmocka.h>
+#include <string.h>
+
+#include "daemon/clock.h"
+#include "tests/tools/model-run.h"
+
+#define N_ROUND 3
+#define N_DECODE 128
+#define MAX_ROW 512
+#define N_TOKEN 4096
+#define JSON "build/bench/forward.json"
+
+enum phase { ACTS, PRODUCT, EMBED, NORM, ADD, ROPE, GATE, APPEND, ATTENTION, N_PHASE };
+
+static const char *const phase_names[N_PHASE] = {
+	"acts", "product", "embed", "norm", "add", "rope", "gate", "append", "attention"};
+
+/* ---- A backend that times the owner's calls and forwards them */
+
+static const struct nsv_backend *inner;
+static uint64_t phase_ns[N_PHASE];
+static _Thread_local bool is_owner;
+
+static uint64_t begin(void)
+{
+	return is_owner ? nsv_now_ns() : 0;
+}
+
+static void end(enum phase phase, uint64_t start)
+{
+	if (is_owner)
+		phase_ns[phase] += nsv_now_ns() - start;
+}
+
+static void timed_acts(const struct nsv_part *part, void *acts, const float *x, size_t ld,
+	uint32_t n_row, uint32_t n_in)
+{
+	uint64_t t = begin();
+	inner->acts_set(part, acts, x, ld, n_row, n_in);
+	end(ACTS, t);
+}
+
+static void timed_matmul(const struct nsv_part *part, float *out, size_t ld, const void *weight,
+	const void *acts, uint32_t n_row)
+{
+	uint64_t t = begin();
+	inner->matmul(part, out, ld, weight, acts, n_row);
+	end(PRODUCT, t);
+}
+
+static void timed_embed(const struct nsv_part *part, float *out, const struct nsv_matrix *m,
+	const int32_t *ids, uint32_t n_row, float scale)
+{
+	uint64_t t = begin();
+	inner->embed(part, out, m, ids, n_row, scale);
+	end(EMBED, t);
+}
+
+static void timed_norm(const struct nsv_part *part, float *out, const float *x, const float *w,
+	size_t ld, uint32_t n_row, uint32_t n, float eps)
+{
+	uint64_t t = begin();
+	inner->rmsnorm(part, out, x, w, ld, n_row, n, eps);
+	end(NORM, t);
+}
+
+static void timed_add(const struct nsv_part *part, float *x, const float *y, size_t n)
+{
+	uint64_t t = begin();
+	inner->add(part, x, y, n);
+	end(ADD, t);
+}
+
+static void timed_rope(const struct nsv_part *part, float *x, size_t ld, const float *cs,
+	uint32_t n_row, uint32_t n_head, uint32_t head_dim, uint32_t n_rot, enum nsv_rope_kind kind)
+{
+	uint64_t t = begin();
+	inner->rope(part, x, ld, cs, n_row, n_head, head_dim, n_rot, kind);
+	end(ROPE, t);
+}
+
+static void timed_gate(const struct nsv_part *part, float *out, const float *gate, const float *up,
+	size_t ld, uint32_t n_row, uint32_t n, enum nsv_act act)
+{
+	uint64_t t = begin();
+	inner->gate(part, out, gate, up, ld, n_row, n, act);
+	end(GATE, t);
+}
+
+static void timed_append(const struct nsv_part *part, const struct nsv_attn_shape *shape,
+	void *k_pool, void *v_pool, const float *k, const float *v, size_t ld, const int64_t *slots,
+	uint32_t n_row)
+{
+	uint64_t t = begin();
+	inner->kv_append(part, shape, k_pool, v_pool, k, v, ld, slots, n_row);
+	end(APPEND, t);
+}
+
+static void timed_attention(const struct nsv_part *part, const struct nsv_attn_call *call)
+{
+	uint64_t t = begin();
+	inner->attention(part, call);
+	end(ATTENTION, t);
+}
+
+static struct nsv_backend make_timed(void)
+{
+	struct nsv_backend b = *inner;
+
+	b.acts_set = timed_acts;
+	b.matmul = timed_matmul;
+	b.embed = timed_embed;
+	b.rmsnorm = timed_norm;
+	b.add = timed_add;
+	b.rope = timed_rope;
+	b.gate = timed_gate;
+	b.kv_append = timed_append;
+	b.attention = timed_attention;
+	return b;
+}
+
+/* ---- The work */
+
+struct work {
+	const char *name;
+	uint32_t n_prompt, n_decode; /* one of them is timed: decode where there is any */
+	double target;               /* tokens a second, 0: none */
+	uint64_t ns[N_ROUND], total_ns, phase_ns[N_PHASE];
+};
+
+static void run_work(struct model_run *r, struct work *w, int round, float *logits)
+{
+	static int32_t tokens[2048 + N_DECODE];
+	uint32_t n = w->n_prompt + w->n_decode;
+	struct model_seq seq;
+
+	for (uint32_t i = 0; i < n; i++)
+		tokens[i] = (int32_t)((uint32_t)random() % r->n_vocab);
+	model_seq_init(&seq, n);
+	memset(phase_ns, 0, sizeof(phase_ns));
+	uint64_t start = nsv_now_ns();
+	model_run_prefill(r, &seq, tokens, w->n_prompt, MAX_ROW, logits);
+	if (w->n_decode > 0) {
+		memset(phase_ns, 0, sizeof(phase_ns));
+		start = nsv_now_ns();
+		model_run_prefill(r, &seq, tokens + w->n_prompt, w->n_decode, 1, logits);
+	}
+	w->ns[round] = nsv_now_ns() - start;
+	w->total_ns += w->ns[round];
+	for (int i = 0; i < N_PHASE; i++)
+		w->phase_ns[i] += phase_ns[i];
+	model_seq_deinit(&seq, r);
+}
+
+static int by_ns(const void *a, const void *b)
+{
+	uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+
+	return (x > y) - (x < y);
+}
+
+static double tokens_a_second(struct work *w)
+{
+	qsort(w->ns, N_ROUND, sizeof(w->ns[0]), by_ns);
+	return (w->n_decode ? w->n_decode : w->n_prompt) * 1e9 / (double)w->ns[N_ROUND / 2];
+}
+
+static void print_work(const struct work *w, double value)
+{
+	double rest = 1;
+
+	printf("%-14s %9.1f tok/s ", w->name, value);
+	for (int i = 0; i < N_PHASE; i++) {
+		double share = (double)w->phase_ns[i] / (double)w->total_ns;
+
+		printf(" %s %.1f", phase_names[i], 100 * share);
+		rest -= share;
+	}
+	printf(" rest %.1f %%\n", 100 * rest);
+}
+
+static void report(struct work *works, size_t n)
+{
+	FILE *f = fopen(JSON, "w");
+
+	for (size_t i = 0; i < n; i++) {
+		double value = tokens_a_second(&works[i]);
+
+		print_work(&works[i], value);
+		if (!f)
+			continue;
+		fprintf(f, "%s{\"work\": \"%s\", \"value\": %.1f, \"unit\": \"tok/s\", ",
+			i ? ",\n " : "[", works[i].name, value);
+		fprintf(f, "\"limit\": null, \"peer\": null, \"peer_value\": null, \"target\": ");
+		fprintf(f, works[i].target > 0 ? "%.0f}" : "null}", works[i].target);
+	}
+	if (f) {
+		fputs("]\n", f);
+		fclose(f);
+	}
+}
+
+int main(void)
+{
+	struct work works[] = {
+		{.name = "prompt 5", .n_prompt = 5},
+		{.name = "prompt 512", .n_prompt = 512},
+		{.name = "prompt 2048", .n_prompt = 2048},
+		{.name = "decode 128", .n_prompt = 5, .n_decode = N_DECODE, .target = 60},
+	};
+	const char *name = getenv("NANOSERVE_TEST_BACKEND"), *why = "";
+	const char *threads = getenv("NANOSERVE_BENCH_THREADS");
+	int n_thread = threads ? atoi(threads) : 2;
+	struct nsv_err err = {""};
+	char path[512];
+	struct model_run r;
+
+	if (!model_run_path(path, &why) || n_thread < 1 ||
+		nsv_backend_choose(name && *name ? name : "cpu", &inner, &err) < 0) {
+		fprintf(stderr, "forward: %s\n", *why ? why : *err.text ? err.text : "threads?");
+		return 1;
+	}
+	struct nsv_backend timed = make_timed();
+	is_owner = true;
+	model_run_open(&r, path, &timed, (uint32_t)n_thread, MAX_ROW, N_TOKEN);
+	float *logits = calloc(r.n_vocab, sizeof(*logits));
+	printf("%s %s, %d threads\n", inner->name, inner->isa(), n_thread);
+	for (int round = 0; logits && round < N_ROUND; round++)
+		for (size_t i = 0; i < NSV_ARRAY_LEN(works); i++)
+			run_work(&r, &works[i], round, logits);
+	report(works, NSV_ARRAY_LEN(works));
+	free(logits);
+	model_run_close(&r);
+	return 0;
+}
