@@ -21,16 +21,16 @@ struct float_rule {
 	float neutral;
 };
 
-#define FLOAT_RULE(f, ...) {#f, offsetof(struct nsv_params, f), __VA_ARGS__}
+#define FIELD(f) #f, offsetof(struct nsv_params, f)
 
 static const struct float_rule float_rules[] = {
-	FLOAT_RULE(temperature, 0, FLT_MAX, false, true, 0),
-	FLOAT_RULE(top_p, 0, 1, true, true, 1),
-	FLOAT_RULE(min_p, 0, 1, false, true, 0),
-	FLOAT_RULE(typical_p, 0, 1, true, false, 1),
-	FLOAT_RULE(repetition_penalty, 0, FLT_MAX, true, false, 1),
-	FLOAT_RULE(presence_penalty, -FLT_MAX, FLT_MAX, false, false, 0),
-	FLOAT_RULE(frequency_penalty, -FLT_MAX, FLT_MAX, false, false, 0),
+	{FIELD(temperature), 0, FLT_MAX, false, true, 0},
+	{FIELD(top_p), 0, 1, true, true, 1},
+	{FIELD(min_p), 0, 1, false, true, 0},
+	{FIELD(typical_p), 0, 1, true, false, 1},
+	{FIELD(repetition_penalty), 0, FLT_MAX, true, false, 1},
+	{FIELD(presence_penalty), -FLT_MAX, FLT_MAX, false, false, 0},
+	{FIELD(frequency_penalty), -FLT_MAX, FLT_MAX, false, false, 0},
 };
 
 /* Written so that NaN, which compares false, fits no range. */
@@ -40,7 +40,10 @@ static int check_float(const struct float_rule *r, float x, struct nsv_err *err)
 
 	if (!fits && r->most == FLT_MAX)
 		return nsv_fail(err, NSV_E_PARAM, "%s is %g: it must be finite%s", r->name,
-			(double)x, r->least < 0 ? "" : r->open ? " and above 0" : " and 0 or more");
+			(double)x,
+			r->least < 0 ? ""
+			: r->open    ? " and above 0"
+				     : " and 0 or more");
 	if (!fits)
 		return nsv_fail(err, NSV_E_PARAM, "%s is %g: it must lie in %s%g, %g]", r->name,
 			(double)x, r->open ? "(" : "[", (double)r->least, (double)r->most);
@@ -63,8 +66,8 @@ static int check_words(const struct nsv_params *p, struct nsv_err *err)
 		return nsv_fail(err, NSV_E_PARAM, "n_logprob is %u: at most %u are given",
 			p->n_logprob, NSV_MAX_LOGPROB);
 	if (p->n_logprob > 0 && !(p->flags & NSV_PARAM_LOGPROBS))
-		return nsv_fail(err, NSV_E_PARAM, "n_logprob is %u without the flag for it",
-			p->n_logprob);
+		return nsv_fail(
+			err, NSV_E_PARAM, "n_logprob is %u without the flag for it", p->n_logprob);
 	return 0;
 }
 
@@ -167,8 +170,8 @@ struct ranking {
 	size_t n_heap, n_rest;
 	struct nsv_lp *rank; /* popped so far */
 	size_t n_rank;
-	size_t n;            /* candidates in all */
-	double total;        /* their weights */
+	size_t n;     /* candidates in all */
+	double total; /* their weights */
 	double max, temperature;
 };
 

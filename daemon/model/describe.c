@@ -37,8 +37,7 @@ int nsv_meta_u32(const struct nsv_gguf *g, const char *arch, const char *suffix,
 	if (r < 0)
 		return nsv_fail(err, -EINVAL, "%s is no 32-bit integer", key);
 	if (x < least || x > most)
-		return nsv_fail(
-			err, -EINVAL, "%s is %u, expected %u to %u", key, x, least, most);
+		return nsv_fail(err, -EINVAL, "%s is %u, expected %u to %u", key, x, least, most);
 	*ret = x;
 	return 0;
 }
@@ -76,7 +75,8 @@ int nsv_meta_str(const struct nsv_gguf *g, const char *arch, const char *suffix,
 
 static int need(int ret, const char *arch, const char *suffix, struct nsv_err *err)
 {
-	return ret == 1 ? nsv_fail(err, -ENOENT, "the file lacks the key %s.%s", arch, suffix) : ret;
+	return ret == 1 ? nsv_fail(err, -ENOENT, "the file lacks the key %s.%s", arch, suffix)
+			: ret;
 }
 
 /* ---- What all families have */
@@ -131,8 +131,7 @@ static int read_head_dim(const struct nsv_gguf *g, struct nsv_model_desc *d, str
 	if (ret == 1)
 		d->head_dim = d->n_embd / d->n_head;
 	value_dim = d->head_dim;
-	ret = nsv_meta_u32(
-		g, d->arch, "attention.value_length", 1, MAX_HEAD_DIM, &value_dim, err);
+	ret = nsv_meta_u32(g, d->arch, "attention.value_length", 1, MAX_HEAD_DIM, &value_dim, err);
 	if (ret < 0)
 		return ret;
 	if (value_dim != d->head_dim)
@@ -147,8 +146,7 @@ static int read_heads(const struct nsv_gguf *g, struct nsv_model_desc *d, struct
 	int ret;
 
 	d->n_kv_head = d->n_head;
-	ret = nsv_meta_u32(
-		g, d->arch, "attention.head_count_kv", 1, d->n_head, &d->n_kv_head, err);
+	ret = nsv_meta_u32(g, d->arch, "attention.head_count_kv", 1, d->n_head, &d->n_kv_head, err);
 	if (ret >= 0 && d->n_head % d->n_kv_head)
 		ret = nsv_fail(err, -EINVAL, "%u query heads do not divide among %u KV heads",
 			d->n_head, d->n_kv_head);
@@ -162,8 +160,9 @@ static int read_rope(const struct nsv_gguf *g, struct nsv_model_desc *d, struct 
 	d->n_rot = d->head_dim;
 	ret = nsv_meta_u32(g, d->arch, "rope.dimension_count", 2, d->head_dim, &d->n_rot, err);
 	if (ret >= 0 && d->n_rot % 2)
-		ret = nsv_fail(err, -EINVAL, "%s.rope.dimension_count is %u, expected an even number",
-			d->arch, d->n_rot);
+		ret = nsv_fail(err, -EINVAL,
+			"%s.rope.dimension_count is %u, expected an even number", d->arch,
+			d->n_rot);
 	d->rope_base = 10000;
 	if (ret >= 0)
 		ret = nsv_meta_f32(g, d->arch, "rope.freq_base", 1e12f, &d->rope_base, err);
@@ -229,8 +228,8 @@ static int refuse_arch(struct nsv_str arch, struct nsv_err *err)
 	for (size_t i = 0; i < NSV_ARRAY_LEN(families); i++)
 		snprintf(known + strlen(known), sizeof(known) - strlen(known), "%s%s",
 			i ? ", " : "", families[i]->arch);
-	return nsv_fail(err, -ENOTSUP,
-		"the model's architecture is \"%s\", expected one of: %s", name, known);
+	return nsv_fail(err, -ENOTSUP, "the model's architecture is \"%s\", expected one of: %s",
+		name, known);
 }
 
 int nsv_describe(const struct nsv_gguf *g, struct nsv_model_desc *ret_desc, struct nsv_err *err)

@@ -1,5 +1,5 @@
-/* Families of models: how the metadata of an architecture becomes a description. A family is one file
- * with a `struct nsv_family` and one row of the table in model/describe.c. */
+/* Families of models: how the metadata of an architecture becomes a description. A family is one
+ * file with a `struct nsv_family` and one row of the table in model/describe.c. */
 #ifndef NSV_DAEMON_MODEL_FAMILY_H
 #define NSV_DAEMON_MODEL_FAMILY_H
 
@@ -9,8 +9,7 @@ struct nsv_family {
 	const char *arch; /* general.architecture, and the prefix of its keys */
 	/* Sets what differs between families and refuses by name what is not built. The common
 	 * hyper-parameters are in `desc` already, each inside its bounds. */
-	int (*describe)(
-		const struct nsv_gguf *g, struct nsv_model_desc *desc, struct nsv_err *err);
+	int (*describe)(const struct nsv_gguf *g, struct nsv_model_desc *desc, struct nsv_err *err);
 };
 
 extern const struct nsv_family nsv_family_llama;

@@ -1,7 +1,8 @@
 /* One step: a batch of rows through all layers, run by every member of the team together.
  *
- * Products and attention share out their outputs, so a barrier stands between each and whoever reads
- * it. What works row by row (norms, RoPE, gating, the residual stream) is done in one of two ways:
+ * Products and attention share out their outputs, so a barrier stands between each and whoever
+ * reads it. What works row by row (norms, RoPE, gating, the residual stream) is done in one of two
+ * ways:
  *
  *     many rows   each member does its share in the shared lane, and meets the others before and
  *                 after acts_set, which may share rows differently
@@ -31,7 +32,7 @@ struct walk {
 	const struct nsv_part *part;
 	const struct nsv_part *row_part; /* who shares acts_set: the team, or nobody */
 	struct nsv_lane lane;
-	uint32_t row0, n_row;     /* rows of the residual stream that this member computes */
+	uint32_t row0, n_row;	  /* rows of the residual stream that this member computes */
 	uint32_t share0, n_share; /* rows whose Q, K and V it turns and stores */
 };
 
@@ -46,8 +47,8 @@ static int check_counts(const struct nsv_model *m, const struct nsv_dispatch *di
 		return nsv_fail(err, -EINVAL, "the weights are packed for backend %s, not %s",
 			m->backend->name, dispatch->backend->name);
 	if (b->n_row == 0 || b->n_row > m->max_row)
-		return nsv_fail(err, -EINVAL, "a step of %u rows, expected 1 to %u", b->n_row,
-			m->max_row);
+		return nsv_fail(
+			err, -EINVAL, "a step of %u rows, expected 1 to %u", b->n_row, m->max_row);
 	if (b->n_out > m->max_out)
 		return nsv_fail(err, -EINVAL, "a step of %u outputs, expected up to %u", b->n_out,
 			m->max_out);
@@ -95,8 +96,8 @@ static int check_seq(const struct nsv_batch *b, const struct nsv_attn_seq *seq, 
 {
 	for (uint32_t i = 0; i < seq->n_query; i++) {
 		uint32_t row = seq->row0 + i, pos = seq->n_past + i;
-		int64_t slot = (int64_t)seq->block_table[pos / block_size] * block_size +
-			pos % block_size;
+		int64_t slot =
+			(int64_t)seq->block_table[pos / block_size] * block_size + pos % block_size;
 
 		if ((uint32_t)b->pos[row] != pos || b->slots[row] != slot)
 			return nsv_fail(err, -EINVAL,
@@ -175,8 +176,8 @@ static struct walk begin_walk(const struct step *s, const struct nsv_part *part)
 }
 
 /* out (n_row, ld) = the product's matrices times what acts_set left. All members must have met. */
-static void multiply(const struct walk *w, const struct nsv_product *p, float *out, size_t ld,
-	uint32_t n_row)
+static void multiply(
+	const struct walk *w, const struct nsv_product *p, float *out, size_t ld, uint32_t n_row)
 {
 	for (uint32_t i = 0; i < p->n; i++)
 		w->m->backend->matmul(w->part, out + p->part[i].col, ld,
@@ -325,7 +326,8 @@ static void run_ff(const struct walk *w, uint32_t layer)
 	add_rows(w);
 }
 
-/* The last norm, on this member's share of the rows that are wanted; in a lane of its own, on all. */
+/* The last norm, on this member's share of the rows that are wanted; in a lane of its own, on all.
+ */
 static void norm_outputs(const struct walk *w)
 {
 	uint32_t n = w->m->desc.n_embd;
@@ -368,8 +370,7 @@ int nsv_model_forward(struct nsv_model *m, struct nsv_dispatch *dispatch,
 	const struct nsv_model_kv *kv, const struct nsv_batch *batch, float *logits,
 	struct nsv_err *err)
 {
-	struct step s = {
-		.m = m, .dispatch = dispatch, .kv = kv, .batch = batch, .logits = logits};
+	struct step s = {.m = m, .dispatch = dispatch, .kv = kv, .batch = batch, .logits = logits};
 	int ret = check(&s, err);
 
 	if (ret < 0)

@@ -27,8 +27,8 @@ static int refuse_scaling(const struct nsv_gguf *g, struct nsv_err *err)
 		if (ret < 0)
 			return ret;
 		if (factor != 1)
-			return nsv_fail(err, -ENOTSUP, "llama.%s %g is not supported", key,
-				(double)factor);
+			return nsv_fail(
+				err, -ENOTSUP, "llama.%s %g is not supported", key, (double)factor);
 	}
 	return 0;
 }
@@ -44,8 +44,7 @@ static int refuse_counts(const struct nsv_gguf *g, struct nsv_err *err)
 		if (ret < 0)
 			return ret;
 		if (n > 0)
-			return nsv_fail(
-				err, -ENOTSUP, "llama.%s %u is not supported", keys[i], n);
+			return nsv_fail(err, -ENOTSUP, "llama.%s %u is not supported", keys[i], n);
 	}
 	return 0;
 }

@@ -21,8 +21,8 @@ struct nsv_product {
 /* Offsets are from the region's start. */
 struct nsv_layer {
 	size_t attn_norm, ffn_norm; /* (n_embd) floats */
-	struct nsv_product qkv;     /* (n_head + 2 n_kv_head) * head_dim rows */
-	struct nsv_product out;     /* n_embd rows */
+	struct nsv_product qkv;	    /* (n_head + 2 n_kv_head) * head_dim rows */
+	struct nsv_product out;	    /* n_embd rows */
 	struct nsv_product gate_up; /* 2 n_ff rows */
 	struct nsv_product down;    /* n_embd rows */
 };
@@ -40,11 +40,11 @@ struct nsv_scratch {
 	void *mem;
 	struct nsv_lane shared;
 	struct nsv_lane *own; /* (team size) */
-	float *cs;            /* (max_row, n_rot/2, 2) */
-	float *qkv;           /* (max_row, n_qkv) */
+	float *cs;	      /* (max_row, n_rot/2, 2) */
+	float *qkv;	      /* (max_row, n_qkv) */
 	float *q, *attn;      /* (max_row, n_head * head_dim) */
-	float *ff;            /* (max_row, 2 n_ff): gate, then up */
-	float *y;             /* (max_row, n_embd) what is added to the residual stream */
+	float *ff;	      /* (max_row, 2 n_ff): gate, then up */
+	float *y;	      /* (max_row, n_embd) what is added to the residual stream */
 	void *attention;
 	size_t attention_len;
 };
@@ -61,14 +61,14 @@ struct nsv_model {
 	uint64_t pack_ns;
 	struct nsv_layer *layers; /* (n_layer) */
 	size_t out_norm;
-	struct nsv_product head;  /* n_vocab rows */
-	struct nsv_matrix embd;   /* stored, in the file */
+	struct nsv_product head; /* n_vocab rows */
+	struct nsv_matrix embd;	 /* stored, in the file */
 
 	double *rope_freq; /* (n_rot/2) radians a position */
 	struct nsv_scratch scratch;
 };
 
-/* Up to this many rows every member computes row-wise operations for itself: cheaper than to meet. */
+/* Up to this many rows every member works row by row for itself: cheaper than to meet. */
 #define NSV_OWN_ROWS 4u
 
 /* Finds and checks every tensor, makes the region, packs. */

@@ -1,8 +1,9 @@
-/* A model: hyper-parameters and weights of a GGUF file, packed for one backend, and its forward pass
- * over a batch of rows of many sequences.
+/* A model: hyper-parameters and weights of a GGUF file, packed for one backend, and its forward
+ * pass over a batch of rows of many sequences.
  *
- * Built by one thread; then the engine thread alone runs forwards. A family of models is a table row
- * (model/family.h): model/<family>.c reads the description, everything after it is one code over it. */
+ * Built by one thread; then the engine thread alone runs forwards. A family of models is a table
+ * row (model/family.h): model/<family>.c reads the description, everything after it is one code
+ * over it. */
 #ifndef NSV_DAEMON_MODEL_MODEL_H
 #define NSV_DAEMON_MODEL_MODEL_H
 
@@ -23,24 +24,25 @@ struct nsv_model;
 
 /* The KV pool of all layers, as the forward addresses it. */
 struct nsv_model_kv {
-	void *base;               /* K of layer 0, block 0 */
-	size_t layer_stride;      /* bytes from a layer's K plane to the next layer's */
-	size_t v_off;             /* bytes from a K plane to its V plane */
+	void *base;	     /* K of layer 0, block 0 */
+	size_t layer_stride; /* bytes from a layer's K plane to the next layer's */
+	size_t v_off;	     /* bytes from a K plane to its V plane */
 	struct nsv_attn_shape shape;
 };
 
 /* One step: n_row rows, each a token at a position of a sequence. */
 struct nsv_batch {
 	uint32_t n_row, n_seq, n_out;
-	const int32_t *tokens;     /* (n_row) */
-	const int32_t *pos;        /* (n_row) n_past + i in row i of its sequence */
-	const int64_t *slots;      /* (n_row) where its K and V go: as its block table says */
+	const int32_t *tokens;		 /* (n_row) */
+	const int32_t *pos;		 /* (n_row) n_past + i in row i of its sequence */
+	const int64_t *slots;		 /* (n_row) where its K and V go: as its block table says */
 	const struct nsv_attn_seq *seqs; /* (n_seq) */
-	const uint32_t *out_rows;  /* (n_out) rows whose logits are wanted, growing */
+	const uint32_t *out_rows;	 /* (n_out) rows whose logits are wanted, growing */
 };
 
 /* Reads and checks everything, packs the weights. `max_row` bounds n_row, `max_out` n_out: all
- * scratch is allocated here, for histories up to desc.n_ctx. `g` must outlive the model (embeddings are read from it). The team is borrowed. */
+ * scratch is allocated here, for histories up to desc.n_ctx. `g` must outlive the model (embeddings
+ * are read from it). The team is borrowed. */
 int nsv_model_new(const struct nsv_gguf *g, const struct nsv_backend *backend,
 	struct nsv_team *team, uint32_t max_row, uint32_t max_out, struct nsv_model **ret_model,
 	struct nsv_err *err);
@@ -52,7 +54,8 @@ void nsv_model_weights(const struct nsv_model *m, size_t *ret_len, uint64_t *ret
 uint64_t nsv_model_id(const struct nsv_model *m);
 
 /* Runs one step and leaves logits (n_out, n_vocab). Every integer is checked before anything is
- * written: -EINVAL and the reason. Does not allocate. Attention goes through `dispatch`, whose backend is the model's. */
+ * written: -EINVAL and the reason. Does not allocate. Attention goes through `dispatch`, whose
+ * backend is the model's. */
 int nsv_model_forward(struct nsv_model *m, struct nsv_dispatch *dispatch,
 	const struct nsv_model_kv *kv, const struct nsv_batch *batch, float *logits,
 	struct nsv_err *err);

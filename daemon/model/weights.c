@@ -1,6 +1,6 @@
-/* The tensors of a file: found by name, checked one by one, given a place in the weights region, then
- * packed by the whole team. Every tensor of the file must have its use: one that the forward pass
- * does not know would change the answers if it were left out. */
+/* The tensors of a file: found by name, checked one by one, given a place in the weights region,
+ * then packed by the whole team. Every tensor of the file must have its use: one that the forward
+ * pass does not know would change the answers if it were left out. */
 #include "daemon/model/model-impl.h"
 
 #include <string.h>
@@ -49,8 +49,8 @@ static struct name layer_name(uint32_t layer, const char *suffix)
 
 /* ---- Finding and checking */
 
-static int check_shape(
-	const struct loader *l, const struct nsv_tensor *t, const char *name, const uint64_t want[2])
+static int check_shape(const struct loader *l, const struct nsv_tensor *t, const char *name,
+	const uint64_t want[2])
 {
 	if (t->dim[0] != want[0] || t->dim[1] != want[1] || t->dim[2] != 1 || t->dim[3] != 1)
 		return nsv_fail(l->err, -EINVAL,
@@ -85,8 +85,8 @@ static int find(struct loader *l, const char *name, uint32_t n_in, uint32_t n_ou
 	return 0;
 }
 
-static int find_matrix(struct loader *l, const char *name, uint32_t n_in, uint32_t n_out,
-	struct nsv_matrix *ret)
+static int find_matrix(
+	struct loader *l, const char *name, uint32_t n_in, uint32_t n_out, struct nsv_matrix *ret)
 {
 	const struct nsv_tensor *t;
 	int r = find(l, name, n_in, n_out, &t);
@@ -149,7 +149,8 @@ static int refuse_weight(
 		l->m->backend->name, name, nsv_dtype_name(m->dtype), m->n_in, m->n_out);
 }
 
-/* Fused where the backend takes the matrices together, else side by side. `names` is for messages. */
+/* Fused where the backend takes the matrices together, else side by side. `names` is for messages.
+ */
 static int add_product(struct loader *l, struct nsv_product *p, const struct nsv_matrix *m,
 	const struct name *names, uint32_t n_m)
 {
@@ -194,7 +195,8 @@ static int add_layer(struct loader *l, uint32_t i, struct nsv_layer *layer)
 		layer_name(i, "attn_q"), layer_name(i, "attn_k"), layer_name(i, "attn_v")};
 	const struct name gate_up[] = {layer_name(i, "ffn_gate"), layer_name(i, "ffn_up")};
 	const struct name out = layer_name(i, "attn_output"), down = layer_name(i, "ffn_down");
-	const uint32_t n_qkv[] = {nsv_n_q(d), nsv_n_kv(d), nsv_n_kv(d)}, n_ff[] = {d->n_ff, d->n_ff};
+	const uint32_t n_qkv[] = {nsv_n_q(d), nsv_n_kv(d), nsv_n_kv(d)},
+		       n_ff[] = {d->n_ff, d->n_ff};
 	int r = add_vector(l, layer_name(i, "attn_norm").text, d->n_embd, &layer->attn_norm);
 
 	if (r == 0)

@@ -131,7 +131,7 @@ static struct nsv_backend make_timed(void)
 struct work {
 	const char *name;
 	uint32_t n_prompt, n_decode; /* one of them is timed: decode where there is any */
-	double target;               /* tokens a second, 0: none */
+	double target;		     /* tokens a second, 0: none */
 	uint64_t ns[N_ROUND], total_ns, phase_ns[N_PHASE];
 };
 

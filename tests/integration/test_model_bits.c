@@ -1,6 +1,7 @@
-/* Promise 1 on the real model: a sequence's logits are the same bits however its prompt is cut, whoever
- * is in the batch, wherever its blocks lie, and on any number of threads. And every layer's read of
- * the cache goes through the dispatcher. $NANOSERVE_TEST_BACKEND chooses the backend (cpu). */
+/* Promise 1 on the real model: a sequence's logits are the same bits however its prompt is cut,
+ * whoever is in the batch, wherever its blocks lie, and on any number of threads. And every layer's
+ * read of the cache goes through the dispatcher. $NANOSERVE_TEST_BACKEND chooses the backend (cpu).
+ */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -39,8 +40,8 @@ static float *new_logits(const struct model_run *r, uint32_t n)
 }
 
 /* Logits (1 + N_DECODE, n_vocab): after the prompt and after each of the tokens that follow. */
-static void run_alone(
-	struct model_run *r, const int32_t *tokens, uint32_t n_prompt, uint32_t chunk, float *logits)
+static void run_alone(struct model_run *r, const int32_t *tokens, uint32_t n_prompt, uint32_t chunk,
+	float *logits)
 {
 	struct model_seq seq;
 
@@ -54,8 +55,8 @@ static void run_alone(
 	model_seq_deinit(&seq, r);
 }
 
-static void expect_same(const struct model_run *r, const float *have, const float *want,
-	uint32_t n, const char *what)
+static void expect_same(const struct model_run *r, const float *have, const float *want, uint32_t n,
+	const char *what)
 {
 	for (size_t i = 0; i < (size_t)n * r->n_vocab; i++)
 		if (memcmp(&have[i], &want[i], sizeof(float)))
@@ -106,8 +107,8 @@ static void test_batch(void **state)
 			if (step < s || step - s > N_DECODE)
 				continue;
 			uint32_t past = seqs[s].n_past;
-			feeds[n] = (struct model_feed){&seqs[s], tokens[s] + past,
-				past ? 1 : n_prompt[s], false};
+			feeds[n] = (struct model_feed){
+				&seqs[s], tokens[s] + past, past ? 1 : n_prompt[s], false};
 			at[n] = step - s;
 			who[n++] = s;
 		}

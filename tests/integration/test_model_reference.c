@@ -23,7 +23,8 @@
 struct rule {
 	const char *backend;
 	double margin, kl, nll;
-	double diff; /* of one logit among the largest five, whose mean is taken off: see five_off */
+	double diff; /* of one logit among the largest five, whose mean is taken off: see five_off
+		      */
 	bool fast;   /* runs the long cases too */
 };
 
@@ -176,8 +177,8 @@ static void check_nll(struct model_run *r, struct model_seq *seq, const struct r
 
 		model_run_step(r, &f, 1, logits);
 		for (uint32_t k = 0; k < n && i + k + 1 < c->n_prompt; k++)
-			sum += logits_nll(logits + (size_t)k * r->n_vocab, r->n_vocab,
-				c->prompt[i + k + 1]);
+			sum += logits_nll(
+				logits + (size_t)k * r->n_vocab, r->n_vocab, c->prompt[i + k + 1]);
 		memcpy(last, logits + (size_t)(n - 1) * r->n_vocab, r->n_vocab * sizeof(*last));
 	}
 	free(logits);
@@ -290,7 +291,8 @@ static float *trace(const struct rule *rule, const struct ref_case *c, uint32_t 
 	return logits;
 }
 
-/* Unless one is asked for: each backend passes its own rule, and diverges from `reference` by no more than it says. */
+/* Unless one is asked for: each backend passes its own rule, and diverges from `reference` by no
+ * more than it says. */
 static void test_backends_agree(void **state)
 {
 	const struct rule *ref = &rules[NSV_ARRAY_LEN(rules) - 1];

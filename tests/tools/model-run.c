@@ -162,17 +162,16 @@ static void rows_free(struct rows *b)
 	free(b->out_rows);
 }
 
-static struct nsv_attn_seq add_feed(
-	struct model_run *r, struct rows *b, const struct model_feed *f)
+static struct nsv_attn_seq add_feed(struct model_run *r, struct rows *b, const struct model_feed *f)
 {
 	struct model_seq *seq = f->seq;
 	uint32_t end = seq->n_past + f->n;
 
 	assert_true(b->n_row + f->n <= r->max_row);
-	assert_int_equal(
-		nsv_block_table_reserve(&seq->table, &r->alloc, end, MODEL_RUN_BLOCK), 0);
+	assert_int_equal(nsv_block_table_reserve(&seq->table, &r->alloc, end, MODEL_RUN_BLOCK), 0);
 	assert_int_equal(nsv_block_table_slots(&seq->table, MODEL_RUN_BLOCK, seq->n_past, f->n,
-				 b->slots + b->n_row), 0);
+				 b->slots + b->n_row),
+		0);
 	struct nsv_attn_seq s = {.row0 = b->n_row,
 		.n_query = f->n,
 		.n_past = seq->n_past,

@@ -47,8 +47,8 @@ static void test_sizes(void **state)
 			assert_int_equal(nsv_kv_plane_off(&g, l, true),
 				nsv_kv_plane_off(&g, l, false) + s.plane);
 		}
-		assert_true(nsv_kv_plane_off(&g, g.n_layer - 1, true) + s.plane <=
-			NSV_PAGE + s.block);
+		assert_true(
+			nsv_kv_plane_off(&g, g.n_layer - 1, true) + s.plane <= NSV_PAGE + s.block);
 	}
 }
 
@@ -132,17 +132,20 @@ static void test_head(void **state)
 			((unsigned char *)&bad)[word[w]] ^= (unsigned char)(1 + draw(255));
 			err.text[0] = '\0';
 			assert_int_equal(nsv_kv_head_check(&bad, s.region, &g,
-						 0x1234567890abcdefull, 7, &err), -EPROTO);
+						 0x1234567890abcdefull, 7, &err),
+				-EPROTO);
 			assert_true(strlen(err.text) > 0);
 		}
 		for (size_t w = 0; w < sizeof(g); w++) {
 			bad = h;
 			((unsigned char *)&bad.geom)[w] ^= (unsigned char)(1 + draw(255));
 			assert_int_equal(nsv_kv_head_check(&bad, s.region, &g,
-						 0x1234567890abcdefull, 7, &err), -EPROTO);
+						 0x1234567890abcdefull, 7, &err),
+				-EPROTO);
 		}
 		assert_int_equal(nsv_kv_head_check(&h, s.region - NSV_PAGE, &g,
-					 0x1234567890abcdefull, 7, &err), -EPROTO);
+					 0x1234567890abcdefull, 7, &err),
+			-EPROTO);
 		assert_int_equal(nsv_kv_head_check(&h, 0, &g, 0, 7, &err), -EPROTO);
 	}
 }

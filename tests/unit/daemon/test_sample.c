@@ -65,8 +65,8 @@ static void normalise(double *p, uint32_t n)
 }
 
 /* The distribution by rank: returns how many candidates are left. */
-static uint32_t ref_distribution(const struct nsv_lp *sorted, double *p, uint32_t n,
-	const struct nsv_params *params)
+static uint32_t ref_distribution(
+	const struct nsv_lp *sorted, double *p, uint32_t n, const struct nsv_params *params)
 {
 	double sum = 0;
 	uint32_t kept = 0;
@@ -332,7 +332,8 @@ static void test_log_probs(void **state)
 		for (uint32_t i = 0; i + 1 < n_lp; i++) {
 			assert_int_equal(lp[i + 1].id, i < n ? sorted[i].id : -1);
 			if (i < n)
-				assert_true(fabs(lp[i + 1].logprob - (sorted[i].logprob - lse)) < 1e-5);
+				assert_true(
+					fabs(lp[i + 1].logprob - (sorted[i].logprob - lse)) < 1e-5);
 		}
 		nsv_sampler_deinit(&s);
 	}
@@ -408,15 +409,26 @@ static void test_float_params(void **state)
 		float x;
 		int want;
 	} cases[] = {
-		{F(temperature), 0, 0}, {F(temperature), 2, 0}, {F(temperature), 1e-30f, 0},
-		{F(temperature), -1e-30f, NSV_E_PARAM}, {F(top_p), 1, 0}, {F(top_p), 1e-6f, 0},
-		{F(top_p), 0, NSV_E_PARAM}, {F(top_p), 1.0001f, NSV_E_PARAM},
-		{F(top_p), -0.5f, NSV_E_PARAM}, {F(min_p), 0, 0}, {F(min_p), 1, 0},
-		{F(min_p), 1.5f, NSV_E_PARAM}, {F(min_p), -0.1f, NSV_E_PARAM},
-		{F(typical_p), 1, 0}, {F(typical_p), 0.5f, NSV_E_UNSUPPORTED},
-		{F(typical_p), 0, NSV_E_PARAM}, {F(repetition_penalty), 1, 0},
+		{F(temperature), 0, 0},
+		{F(temperature), 2, 0},
+		{F(temperature), 1e-30f, 0},
+		{F(temperature), -1e-30f, NSV_E_PARAM},
+		{F(top_p), 1, 0},
+		{F(top_p), 1e-6f, 0},
+		{F(top_p), 0, NSV_E_PARAM},
+		{F(top_p), 1.0001f, NSV_E_PARAM},
+		{F(top_p), -0.5f, NSV_E_PARAM},
+		{F(min_p), 0, 0},
+		{F(min_p), 1, 0},
+		{F(min_p), 1.5f, NSV_E_PARAM},
+		{F(min_p), -0.1f, NSV_E_PARAM},
+		{F(typical_p), 1, 0},
+		{F(typical_p), 0.5f, NSV_E_UNSUPPORTED},
+		{F(typical_p), 0, NSV_E_PARAM},
+		{F(repetition_penalty), 1, 0},
 		{F(repetition_penalty), 1.1f, NSV_E_UNSUPPORTED},
-		{F(repetition_penalty), 0, NSV_E_PARAM}, {F(presence_penalty), 0, 0},
+		{F(repetition_penalty), 0, NSV_E_PARAM},
+		{F(presence_penalty), 0, 0},
 		{F(presence_penalty), -1, NSV_E_UNSUPPORTED},
 		{F(frequency_penalty), 0.5f, NSV_E_UNSUPPORTED},
 	};
@@ -428,8 +440,8 @@ static void test_float_params(void **state)
 		int ret = check_float_at(cases[i].off, cases[i].x, &err);
 
 		if (ret != cases[i].want)
-			fail_msg("%s = %g gives %d, expected %d", cases[i].name,
-				(double)cases[i].x, ret, cases[i].want);
+			fail_msg("%s = %g gives %d, expected %d", cases[i].name, (double)cases[i].x,
+				ret, cases[i].want);
 		if (ret)
 			assert_non_null(strstr(err.text, cases[i].name));
 		for (size_t b = 0; b < NSV_ARRAY_LEN(bad); b++) {

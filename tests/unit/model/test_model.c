@@ -165,8 +165,8 @@ static uint64_t put_counts(struct file *f, const struct flaw *flaw)
 static bool is_count(const char *key)
 {
 	return strcmp(key, "block_count") == 0 || strcmp(key, "embedding_length") == 0 ||
-		strcmp(key, "feed_forward_length") == 0 ||
-		strncmp(key, "attention.head_count", 20) == 0 || strcmp(key, "context_length") == 0;
+	       strcmp(key, "feed_forward_length") == 0 ||
+	       strncmp(key, "attention.head_count", 20) == 0 || strcmp(key, "context_length") == 0;
 }
 
 static uint64_t put_metadata(struct file *f, const struct flaw *flaw)
@@ -563,7 +563,8 @@ static void make_one(struct one *o, const int32_t *tokens, uint32_t past, uint32
 		.out_rows = o->out_rows};
 }
 
-static void run_steps(struct rig *r, const int32_t *tokens, uint32_t n, uint32_t chunk, float *logits)
+static void run_steps(
+	struct rig *r, const int32_t *tokens, uint32_t n, uint32_t chunk, float *logits)
 {
 	for (uint32_t past = 0; past < n; past += chunk) {
 		struct nsv_err err = {""};
@@ -639,8 +640,8 @@ static void test_wanted_rows(void **state)
 	o.out_rows[2] = MAX_ROW - 1;
 	assert_int_equal(nsv_model_forward(r.m, &r.dispatch, &r.kv, &o.batch, some, NULL), 0);
 	for (int i = 0; i < 3; i++)
-		assert_memory_equal(some + i * N_VOCAB, all + o.out_rows[i] * N_VOCAB,
-			N_VOCAB * sizeof(float));
+		assert_memory_equal(
+			some + i * N_VOCAB, all + o.out_rows[i] * N_VOCAB, N_VOCAB * sizeof(float));
 	o.batch.n_out = 0;
 	assert_int_equal(nsv_model_forward(r.m, &r.dispatch, &r.kv, &o.batch, NULL, NULL), 0);
 	close_rig(&r);
@@ -672,25 +673,62 @@ enum bad_batch {
 static void spoil(struct rig *r, struct one *o, int32_t *tokens, enum bad_batch bad)
 {
 	switch (bad) {
-	case TOKEN_LOW: tokens[2] = -1; break;
-	case TOKEN_HIGH: tokens[2] = N_VOCAB; break;
-	case POS_LOW: o->pos[0] = -1; break;
-	case POS_HIGH: o->pos[5] = N_CTX; break;
-	case POS_OTHER: o->pos[5]++; break;
-	case SLOT_LOW: o->slots[3] = -1; break;
-	case SLOT_HIGH: o->slots[3] = N_BLOCK * BLOCK; break;
-	case SLOT_OTHER: o->slots[3]--; break;
-	case OUT_HIGH: o->out_rows[5] = 6; break;
-	case OUT_TWICE: o->out_rows[1] = 0; break;
-	case OUT_MANY: o->batch.n_out = MAX_ROW + 1; break;
-	case NO_ROWS: o->batch.n_row = 0; break;
-	case MANY_ROWS: o->batch.n_row = MAX_ROW + 1; break;
-	case NO_SEQ: o->batch.n_seq = 0; break;
-	case SHORT_QUERY: o->seq.n_query--; break;
-	case TABLE_SHORT: o->seq.n_table = 0; break;
-	case BLOCK_HIGH: o->table[0] = N_BLOCK; break;
-	case POOL_HEADS: r->kv.shape.n_head = N_KV; break;
-	default: r->dispatch.backend = find_backend("model");
+	case TOKEN_LOW:
+		tokens[2] = -1;
+		break;
+	case TOKEN_HIGH:
+		tokens[2] = N_VOCAB;
+		break;
+	case POS_LOW:
+		o->pos[0] = -1;
+		break;
+	case POS_HIGH:
+		o->pos[5] = N_CTX;
+		break;
+	case POS_OTHER:
+		o->pos[5]++;
+		break;
+	case SLOT_LOW:
+		o->slots[3] = -1;
+		break;
+	case SLOT_HIGH:
+		o->slots[3] = N_BLOCK * BLOCK;
+		break;
+	case SLOT_OTHER:
+		o->slots[3]--;
+		break;
+	case OUT_HIGH:
+		o->out_rows[5] = 6;
+		break;
+	case OUT_TWICE:
+		o->out_rows[1] = 0;
+		break;
+	case OUT_MANY:
+		o->batch.n_out = MAX_ROW + 1;
+		break;
+	case NO_ROWS:
+		o->batch.n_row = 0;
+		break;
+	case MANY_ROWS:
+		o->batch.n_row = MAX_ROW + 1;
+		break;
+	case NO_SEQ:
+		o->batch.n_seq = 0;
+		break;
+	case SHORT_QUERY:
+		o->seq.n_query--;
+		break;
+	case TABLE_SHORT:
+		o->seq.n_table = 0;
+		break;
+	case BLOCK_HIGH:
+		o->table[0] = N_BLOCK;
+		break;
+	case POOL_HEADS:
+		r->kv.shape.n_head = N_KV;
+		break;
+	default:
+		r->dispatch.backend = find_backend("model");
 	}
 }
 
