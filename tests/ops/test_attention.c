@@ -172,7 +172,8 @@ static double load(const struct batch *b, const struct nsv_kv_layout *l, const v
 	uint64_t slot = (uint64_t)seq->block_table[pos / b->shape.block_size] * b->shape.block_size +
 		pos % b->shape.block_size;
 	int64_t off = 0;
-	assert_int_equal(nsv_attn_offset(&b->shape, l, slot, kv, d, &off), NSV_ATTN_OK);
+	if (nsv_attn_offset(&b->shape, l, slot, kv, d, &off) != NSV_ATTN_OK)
+		fail_msg("no such place: slot %llu", (unsigned long long)slot);
 	return (double)nsv_load_elem(b->shape.kv_dtype, pool, off);
 }
 
