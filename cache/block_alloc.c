@@ -18,7 +18,8 @@ int nsv_block_alloc_init(struct nsv_block_alloc *a, uint32_t n_block)
 		return -EINVAL;
 	a->next = calloc(n_block, sizeof(*a->next));
 	a->ref = calloc(n_block, sizeof(*a->ref));
-	if (!a->next || !a->ref) {
+	a->cached = calloc(n_block, sizeof(*a->cached));
+	if (nsv_evict_init(&a->idle, n_block) < 0 || !a->next || !a->ref || !a->cached) {
 		nsv_block_alloc_deinit(a);
 		return -ENOMEM;
 	}
@@ -32,6 +33,8 @@ void nsv_block_alloc_deinit(struct nsv_block_alloc *a)
 {
 	free(a->next);
 	free(a->ref);
+	free(a->cached);
+	nsv_evict_deinit(&a->idle);
 	memset(a, 0, sizeof(*a));
 	a->head = END;
 }
@@ -62,6 +65,16 @@ static void unlink_free(struct nsv_block_alloc *a, int32_t block)
 	a->n_free--;
 }
 
+static bool is_idle(const struct nsv_block_alloc *a, int32_t block)
+{
+	return a->cached[block] && a->ref[block] == 1;
+}
+
+static bool is_inner(const struct nsv_block_alloc *a, int32_t block)
+{
+	return a->cached[block] == NSV_BLOCK_INNER;
+}
+
 int nsv_block_ref(struct nsv_block_alloc *a, int32_t block)
 {
 	if (!is_ours(a, block))
@@ -70,16 +83,14 @@ int nsv_block_ref(struct nsv_block_alloc *a, int32_t block)
 		return -EOVERFLOW;
 	if (a->ref[block] == 0)
 		unlink_free(a, block);
+	else if (is_idle(a, block))
+		nsv_evict_remove(&a->idle, block, is_inner(a, block));
 	a->ref[block]++;
 	return 0;
 }
 
-int nsv_block_unref(struct nsv_block_alloc *a, int32_t block)
+static int give_back(struct nsv_block_alloc *a, int32_t block)
 {
-	if (!is_ours(a, block))
-		return -ERANGE;
-	if (a->ref[block] == 0)
-		return -EALREADY;
 	if (--a->ref[block] > 0)
 		return 0;
 	a->next[block] = a->head;
@@ -88,9 +99,64 @@ int nsv_block_unref(struct nsv_block_alloc *a, int32_t block)
 	return 1;
 }
 
+int nsv_block_unref(struct nsv_block_alloc *a, int32_t block)
+{
+	if (!is_ours(a, block))
+		return -ERANGE;
+	if (a->ref[block] == 0 || is_idle(a, block))
+		return -EALREADY;
+	int ret = give_back(a, block);
+	if (is_idle(a, block))
+		nsv_evict_add(&a->idle, block, is_inner(a, block));
+	return ret;
+}
+
+int nsv_block_cache(struct nsv_block_alloc *a, int32_t block)
+{
+	if (!is_ours(a, block))
+		return -ERANGE;
+	if (a->ref[block] == 0)
+		return -EINVAL;
+	if (a->cached[block])
+		return -EALREADY;
+	if (a->ref[block] == UINT32_MAX)
+		return -EOVERFLOW;
+	a->ref[block]++;
+	a->cached[block] = NSV_BLOCK_LEAF;
+	return 0;
+}
+
+int nsv_block_uncache(struct nsv_block_alloc *a, int32_t block)
+{
+	if (!is_ours(a, block))
+		return -ERANGE;
+	if (!a->cached[block])
+		return -EALREADY;
+	if (is_idle(a, block))
+		nsv_evict_remove(&a->idle, block, is_inner(a, block));
+	a->cached[block] = NSV_BLOCK_NOT_CACHED;
+	return give_back(a, block);
+}
+
+void nsv_block_set_inner(struct nsv_block_alloc *a, int32_t block, bool inner)
+{
+	if (is_inner(a, block) == inner)
+		return;
+	if (is_idle(a, block) && inner)
+		nsv_evict_to_inner(&a->idle, block);
+	else if (is_idle(a, block))
+		nsv_evict_to_leaf(&a->idle, block);
+	a->cached[block] = inner ? NSV_BLOCK_INNER : NSV_BLOCK_LEAF;
+}
+
 uint32_t nsv_block_n_ref(const struct nsv_block_alloc *a, int32_t block)
 {
 	return is_ours(a, block) ? a->ref[block] : 0;
+}
+
+bool nsv_block_is_cached(const struct nsv_block_alloc *a, int32_t block)
+{
+	return is_ours(a, block) && a->cached[block];
 }
 
 /* Walks the free list; a cycle shows as a list longer than its count. */
@@ -115,11 +181,58 @@ static int audit_free_list(const struct nsv_block_alloc *a, struct nsv_err *err)
 	return 0;
 }
 
+/* Walks a list of idle blocks: of its kind, linked both ways, counted right. */
+static int audit_idle_list(const struct nsv_block_alloc *a, const struct nsv_evict_list *list,
+	enum nsv_block_cached kind, struct nsv_err *err)
+{
+	uint32_t n = 0;
+	int32_t prev = END;
+
+	for (int32_t b = list->oldest; b != END; prev = b, b = a->idle.next[b]) {
+		if (!is_ours(a, b))
+			return nsv_fail(err, -EUCLEAN, "an idle list leads to block %d of %u", b,
+				a->n_block);
+		if (!is_idle(a, b) || a->cached[b] != kind)
+			return nsv_fail(err, -EUCLEAN,
+				"block %d in idle list %d is cached as %u and has %u holders",
+				b, kind, a->cached[b], a->ref[b]);
+		if (a->idle.prev[b] != prev || ++n > list->n)
+			return nsv_fail(err, -EUCLEAN, "idle list %d is torn at block %d", kind, b);
+	}
+	if (n != list->n || prev != list->newest)
+		return nsv_fail(err, -EUCLEAN, "idle list %d has %u blocks, its count is %u", kind,
+			n, list->n);
+	return 0;
+}
+
+/* Both lists, and no idle block beside them. */
+static int audit_idle(const struct nsv_block_alloc *a, struct nsv_err *err)
+{
+	uint32_t n_idle = 0;
+	int ret = audit_idle_list(a, &a->idle.leaf, NSV_BLOCK_LEAF, err);
+
+	if (ret == 0)
+		ret = audit_idle_list(a, &a->idle.inner, NSV_BLOCK_INNER, err);
+	if (ret < 0)
+		return ret;
+	for (uint32_t i = 0; i < a->n_block; i++) {
+		if (a->cached[i] && a->ref[i] == 0)
+			return nsv_fail(err, -EUCLEAN, "block %u is cached and has no holder", i);
+		n_idle += is_idle(a, (int32_t)i);
+	}
+	if (n_idle != nsv_block_n_idle(a))
+		return nsv_fail(err, -EUCLEAN, "%u blocks are idle, the lists have %u", n_idle,
+			nsv_block_n_idle(a));
+	return 0;
+}
+
 int nsv_block_audit(const struct nsv_block_alloc *a, struct nsv_err *err)
 {
 	uint32_t n_held = 0;
 	int ret = audit_free_list(a, err);
 
+	if (ret == 0)
+		ret = audit_idle(a, err);
 	if (ret < 0)
 		return ret;
 	for (uint32_t i = 0; i < a->n_block; i++) {
