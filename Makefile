@@ -90,7 +90,7 @@ $(B)/tests/%: $(B)/obj/tests/%.o $(call obj,$(TOOL_SRC)) $(call obj,$(CLIENT_SRC
 # ---- Fuzzing: every tests/fuzz/fuzz_*.c is a libFuzzer target with a corpus of its name (VARIANT=fuzz)
 FUZZ_SRC := $(call src,tests/fuzz/fuzz_*.c)
 FUZZ_BIN := $(patsubst tests/fuzz/%.c,$(B)/fuzz/%,$(FUZZ_SRC))
-$(B)/fuzz/%: $(B)/obj/tests/fuzz/%.o $(call obj,$(CLIENT_SRC)) $(B)/core.a
+$(B)/fuzz/%: $(B)/obj/tests/fuzz/%.o $(call obj,tests/tools/gguf_write.c $(CLIENT_SRC)) $(B)/core.a
 	@mkdir -p $(@D)
 	$(call say,LD,$@)
 	$(Q)$(CC) $(LDFLAGS_ALL) -fsanitize=fuzzer -o $@ $^ $(LIBS_DAEMON) -ldl
@@ -134,14 +134,14 @@ check-valgrind: ## the unit tests under valgrind, with the instruction sets that
 valgrind-tests: $(VALGRIND_TESTS)
 	@NANOSERVE_CPU_ISA=avx2 NANOSERVE_QUICK=1 RUN="valgrind -q --error-exitcode=9 --leak-check=full" tests/tools/run-tests.sh $^
 
-check-abi: ## the public headers alone, as C11 and as C++17
-	@for h in shm/abi.h client/include/nanoserve/client.h; do \
-		$(CC) -std=c11 -Wall -Wextra -Wpedantic -Werror -fsyntax-only -x c $$h && \
-		$(CXX) -std=c++17 -Wall -Wextra -Wpedantic -Werror -fsyntax-only -x c++ $$h || exit 1; done
-	@echo "public headers: C11 and C++17"
+check-abi: $(B)/libnanoserve-client.so ## the public headers alone as C11 and C++17, the library's names, the examples
+	@tests/abi/headers.sh $<
+	@for e in client/examples/*.c; do \
+		$(CC) -std=c11 -Wall -Wextra -Werror -Iclient/include -o $(B)/$$(basename $$e .c) $$e -L$(B) -lnanoserve-client \
+			-Wl,-rpath,'$$ORIGIN' $(filter -fsanitize%,$(OPT.$(VARIANT))) || exit 1; done
 
 lint: ## clang-tidy, cppcheck and shellcheck
-	cppcheck --quiet --enable=warning,performance,portability --inline-suppr --suppress=missingIncludeSystem \
+	cppcheck --quiet -j2 --enable=warning,performance,portability --inline-suppr --suppress=missingIncludeSystem \
 		--error-exitcode=1 -I. -Iclient/include shm kernels/*.c kernels/ref kernels/cpu cache client daemon
 	shellcheck tests/tools/*.sh .ci/run
 

@@ -6,11 +6,11 @@
 #include <sys/socket.h>
 #include <sys/un.h>
 
-#include "client/version.h"
+#include "shm/version.h"
 
 const char *nsv_client_version(void)
 {
-	return NSV_CLIENT_VERSION;
+	return NSV_VERSION;
 }
 
 void nsv_client_options_init(struct nsv_client_options *options)

@@ -5,7 +5,7 @@
 #include <stddef.h>
 #include <string.h>
 
-#include "daemon/version.h"
+#include "shm/version.h"
 
 enum key_type { KEY_STR, KEY_U32, KEY_BOOL };
 

@@ -35,6 +35,10 @@ static enum nsv_code code_of(int ret)
 		return NSV_E_NOMEM;
 	case -ENOTSUP:
 		return NSV_E_UNSUPPORTED;
+	case -E2BIG:
+		return NSV_E_LIMIT;
+	case -EINVAL:
+		return NSV_E_PARAM;
 	default:
 		return NSV_E_INTERNAL;
 	}

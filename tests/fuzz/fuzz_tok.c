@@ -7,7 +7,7 @@
 
 #include "daemon/tok/tok.h"
 #include "shm/abi.h"
-#include "tests/tools/gguf_write.c" /* targets are linked with the daemon alone */
+#include "tests/tools/gguf_write.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len);
 

@@ -1,6 +1,0 @@
-#ifndef NSV_CLIENT_VERSION_H
-#define NSV_CLIENT_VERSION_H
-
-#define NSV_CLIENT_VERSION "0.1.0"
-
-#endif
