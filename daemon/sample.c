@@ -266,13 +266,15 @@ static int32_t draw(struct ranking *r, float u)
 
 /* ---- Log-probabilities of the logits as they came */
 
-static double log_sum_exp(const float *logits, uint32_t n, float max)
+/* The largest one's term is 1. */
+static double log_sum_exp(const float *logits, uint32_t n, uint32_t best)
 {
-	double sum = 0;
+	double max = logits[best], sum = 0;
 
 	for (uint32_t i = 0; i < n; i++)
-		sum += exp((double)logits[i] - max);
-	return max + log(sum);
+		if (i != best)
+			sum += exp(logits[i] - max);
+	return max + log1p(sum);
 }
 
 /* The n largest by rank: ids come in order, so an equal logit stays behind. */
@@ -291,10 +293,10 @@ static void find_largest(const float *logits, uint32_t n_vocab, struct nsv_lp *b
 	}
 }
 
-static void log_probs(const struct nsv_sampler *s, const float *logits, float max, int32_t token,
+static void log_probs(const struct nsv_sampler *s, const float *logits, int32_t best, int32_t token,
 	struct nsv_lp *lp, uint32_t n_lp)
 {
-	double lse = log_sum_exp(logits, s->n_vocab, max);
+	double lse = log_sum_exp(logits, s->n_vocab, (uint32_t)best);
 
 	lp[0] = (struct nsv_lp){token, logits[token]};
 	find_largest(logits, s->n_vocab, lp + 1, n_lp - 1);
@@ -359,7 +361,7 @@ int nsv_sample(struct nsv_sampler *s, const float *logits, const struct nsv_para
 		token = draw(&r, nsv_uniform(seed, branch, position));
 	}
 	if (n_lp > 0)
-		log_probs(s, logits, logits[best], token, lp, n_lp);
+		log_probs(s, logits, best, token, lp, n_lp);
 	*ret_token = token;
 	return 0;
 }
