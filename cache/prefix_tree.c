@@ -171,6 +171,7 @@ static void add_node(struct nsv_prefix_tree *t, int32_t block, int32_t parent,
 static uint32_t remove_node(struct nsv_prefix_tree *t, int32_t node)
 {
 	int32_t parent = t->nodes[node].parent;
+	bool is_free = nsv_block_uncache(t->alloc, node) == 1; /* before its parent is a leaf */
 
 	unlink_sibling(t, node);
 	leave(t, node);
@@ -181,7 +182,7 @@ static uint32_t remove_node(struct nsv_prefix_tree *t, int32_t node)
 		else
 			nsv_block_set_inner(t->alloc, parent, false);
 	}
-	return nsv_block_uncache(t->alloc, node) == 1;
+	return is_free;
 }
 
 /* A node and all that build on it, children first. */
