@@ -87,12 +87,12 @@ static uint32_t count_free(const uint32_t *ref)
 	return n;
 }
 
-static void random_step(struct nsv_block_alloc *a, uint32_t *ref)
+static void random_step(struct nsv_block_alloc *a, uint32_t *ref, bool *cached)
 {
 	int32_t b = (int32_t)draw(N_BLOCK);
 	uint32_t n_free = count_free(ref);
 
-	switch (draw(3)) {
+	switch (draw(6)) {
 	case 0:
 		assert_int_equal(nsv_block_get(a, &b), n_free == 0);
 		if (n_free > 0) {
@@ -104,28 +104,88 @@ static void random_step(struct nsv_block_alloc *a, uint32_t *ref)
 		assert_int_equal(nsv_block_ref(a, b), 0);
 		ref[b]++;
 		break;
+	case 2:
+		assert_int_equal(nsv_block_cache(a, b),
+			ref[b] == 0 ? -EINVAL : cached[b] ? -EALREADY : 0);
+		ref[b] += ref[b] > 0 && !cached[b];
+		cached[b] = ref[b] > 0;
+		break;
+	case 3:
+		assert_int_equal(
+			nsv_block_uncache(a, b), cached[b] ? ref[b] == 1 : -EALREADY);
+		ref[b] -= cached[b];
+		cached[b] = false;
+		break;
+	case 4:
+		if (cached[b])
+			nsv_block_set_inner(a, b, draw(2));
+		break;
 	default:
-		assert_int_equal(nsv_block_unref(a, b), ref[b] == 0 ? -EALREADY : ref[b] == 1);
-		ref[b] -= ref[b] > 0;
+		assert_int_equal(nsv_block_unref(a, b),
+			ref[b] == cached[b] ? -EALREADY : ref[b] == 1);
+		ref[b] -= ref[b] > cached[b];
 	}
+}
+
+static uint32_t count_idle(const uint32_t *ref, const bool *cached)
+{
+	uint32_t n = 0;
+
+	for (int i = 0; i < N_BLOCK; i++)
+		n += cached[i] && ref[i] == 1;
+	return n;
 }
 
 static void test_random(void **state)
 {
 	struct nsv_block_alloc a;
 	uint32_t ref[N_BLOCK] = {0};
+	bool cached[N_BLOCK] = {false};
 	struct nsv_err err = {""};
 
 	(void)state;
 	assert_int_equal(nsv_block_alloc_init(&a, N_BLOCK), 0);
 	for (int step = 0; step < 50000; step++) {
-		random_step(&a, ref);
+		random_step(&a, ref, cached);
 		assert_int_equal(a.n_free, count_free(ref));
+		assert_int_equal(nsv_block_n_idle(&a), count_idle(ref, cached));
 		if (step % 16 == 0 && nsv_block_audit(&a, &err) < 0)
 			fail_msg("step %d: %s", step, err.text);
-		for (int i = 0; step % 64 == 0 && i < N_BLOCK; i++)
+		for (int i = 0; step % 64 == 0 && i < N_BLOCK; i++) {
 			assert_int_equal(nsv_block_n_ref(&a, i), ref[i]);
+			assert_int_equal(nsv_block_is_cached(&a, i), cached[i]);
+		}
 	}
+	nsv_block_alloc_deinit(&a);
+}
+
+/* Those that became idle first are the oldest; one that is used again is the newest. */
+static void test_idle_order(void **state)
+{
+	struct nsv_block_alloc a;
+	int32_t b[4];
+
+	(void)state;
+	assert_int_equal(nsv_block_alloc_init(&a, 4), 0);
+	for (int i = 0; i < 4; i++) {
+		assert_int_equal(nsv_block_get(&a, &b[i]), 0);
+		assert_int_equal(nsv_block_cache(&a, b[i]), 0);
+	}
+	for (int i = 4; i-- > 0;)
+		assert_int_equal(nsv_block_unref(&a, b[i]), 0);
+	assert_int_equal(nsv_block_ref(&a, b[3]), 0);
+	assert_int_equal(a.idle.leaf.oldest, b[2]);
+	assert_int_equal(nsv_block_unref(&a, b[3]), 0);
+	assert_int_equal(a.idle.leaf.newest, b[3]);
+	nsv_block_set_inner(&a, b[1], true);
+	nsv_block_set_inner(&a, b[3], true);
+	assert_int_equal(nsv_block_uncache(&a, b[2]), 1);
+	assert_int_equal(a.idle.leaf.oldest, b[0]);
+	nsv_block_set_inner(&a, b[1], false); /* idle for longer than b[0] */
+	nsv_block_set_inner(&a, b[3], false); /* not so long */
+	assert_int_equal(a.idle.leaf.oldest, b[1]);
+	assert_int_equal(a.idle.leaf.newest, b[3]);
+	assert_int_equal(nsv_block_audit(&a, NULL), 0);
 	nsv_block_alloc_deinit(&a);
 }
 
@@ -203,6 +263,7 @@ int main(void)
 		cmocka_unit_test(test_errors),
 		cmocka_unit_test(test_stack_order),
 		cmocka_unit_test(test_random),
+		cmocka_unit_test(test_idle_order),
 		cmocka_unit_test(test_audit_sees),
 	};
 	unsigned int seed = (unsigned int)time(NULL);
