@@ -19,12 +19,14 @@ struct nsv_cuda_attn {
 	enum nsv_cuda_path path;
 	decode_config config;
 	work_shape work;
-	int32_t n_run, n_slot, slot_len;
+	int32_t n_block, n_slot, slot_len;
+	bool is_fresh;        /* nothing ran since the plan */
 	size_t work_len;
-	char *memory;         /* the four below, one allocation */
-	int64_t *ends;
+	char *memory;         /* the parts below, one allocation */
 	run_start *starts;
+	int32_t *cuts;
 	uint32_t *arrived;
+	int64_t *ends;
 	float *partials;
 };
 
@@ -74,18 +76,20 @@ static enum nsv_cuda_path choose_path(const struct nsv_attn_shape *shape)
 	return fits ? NSV_CUDA_PATH_DECODE : NSV_CUDA_PATH_GENERIC;
 }
 
+enum part { STARTS, CUTS, ARRIVED, ENDS, PARTIALS, N_PART };
+
 /* Sets the offsets of the parts; false on overflow. */
-static bool lay_out(struct nsv_cuda_attn *attn, size_t off[4])
+static bool lay_out(struct nsv_cuda_attn *attn, size_t off[N_PART])
 {
-	size_t len[4], at = 0;
-	size_t n_run = (size_t)attn->n_run, slots = (size_t)attn->n_slot, n_float;
-	len[0] = (n_run + 1) * sizeof(run_start);
-	len[1] = n_run * sizeof(uint32_t);
-	if (!nsv_mul(attn->limits.max_seq, sizeof(int64_t), &len[2]) ||
-		!nsv_mul(n_run * slots, (size_t)attn->slot_len, &n_float) ||
-		!nsv_mul(n_float, sizeof(float), &len[3]))
+	size_t len[N_PART], at = 0, n_block = (size_t)attn->n_block, n_float;
+	len[STARTS] = (n_block + 1) * sizeof(run_start);
+	len[CUTS] = n_block * sizeof(int32_t);
+	len[ARRIVED] = n_block * sizeof(uint32_t);
+	if (!nsv_mul(attn->limits.max_seq, sizeof(int64_t), &len[ENDS]) ||
+		!nsv_mul(n_block * (size_t)attn->n_slot, (size_t)attn->slot_len, &n_float) ||
+		!nsv_mul(n_float, sizeof(float), &len[PARTIALS]))
 		return false;
-	for (int i = 0; i < 4; i++) {
+	for (int i = 0; i < N_PART; i++) {
 		off[i] = at;
 		if (!nsv_add(at, len[i], &at) || !nsv_align_up(at, 256, &at))
 			return false;
@@ -96,17 +100,18 @@ static bool lay_out(struct nsv_cuda_attn *attn, size_t off[4])
 
 static int alloc_work(struct nsv_cuda_attn *attn, struct nsv_err *err)
 {
-	size_t off[4];
+	size_t off[N_PART];
 	if (!lay_out(attn, off))
 		return nsv_fail(err, -EOVERFLOW, "attention's working memory is too large");
 	cudaError_t code = cudaMalloc((void **)&attn->memory, attn->work_len);
 	if (code != cudaSuccess)
 		return fail_runtime(code, "attention's working memory", err);
-	attn->starts = (run_start *)(attn->memory + off[0]);
-	attn->arrived = (uint32_t *)(attn->memory + off[1]);
-	attn->ends = (int64_t *)(attn->memory + off[2]);
-	attn->partials = (float *)(attn->memory + off[3]);
-	code = cudaMemset(attn->arrived, 0, (size_t)attn->n_run * sizeof(uint32_t));
+	attn->starts = (run_start *)(attn->memory + off[STARTS]);
+	attn->cuts = (int32_t *)(attn->memory + off[CUTS]);
+	attn->arrived = (uint32_t *)(attn->memory + off[ARRIVED]);
+	attn->ends = (int64_t *)(attn->memory + off[ENDS]);
+	attn->partials = (float *)(attn->memory + off[PARTIALS]);
+	code = cudaMemset(attn->memory, 0, off[PARTIALS]);
 	return code == cudaSuccess ? 0 : fail_runtime(code, "attention's working memory", err);
 }
 
@@ -117,7 +122,7 @@ static int init_decode(struct nsv_cuda_attn *attn, struct nsv_err *err)
 	attn->config = decode_choose(*shape, attn->limits.max_query);
 	attn->work = {(int32_t)shape->n_kv_head, group, (int32_t)shape->window,
 		attn->config.row_tiles * 16};
-	attn->n_run = decode_n_run(attn->config, attn->cuda->n_sm);
+	attn->n_block = decode_n_block(attn->config, attn->cuda->n_sm);
 	uint64_t rows = nsv_min_u64((uint64_t)group * attn->limits.max_query, attn->work.row_tile);
 	/* Whole 16-byte pieces, since partials are read so. */
 	attn->slot_len = slot_floats(attn->config.dim_pad, (int32_t)((rows + 1) & ~1ull));
@@ -189,8 +194,9 @@ int nsv_cuda_attn_plan(struct nsv_cuda_attn *attn, const struct nsv_cuda_batch *
 	int r = check_batch(attn, batch, err);
 	if (r < 0 || attn->path == NSV_CUDA_PATH_GENERIC)
 		return r;
-	plan_args args = {attn->work, batch->seqs, (int32_t)batch->n_seq, attn->n_run, attn->ends,
-		attn->starts};
+	plan_args args = {attn->work, batch->seqs, (int32_t)batch->n_seq, attn->n_block, attn->ends,
+		attn->starts, attn->cuts};
+	attn->is_fresh = true;
 	r = plan_launch(args, stream);
 	return r < 0 ? fail_launch(r, "planning attention", err) : 0;
 }
@@ -221,7 +227,7 @@ static int make_map(const struct nsv_cuda_attn *attn, const struct nsv_kv_layout
 	CUresult code = attn->cuda->driver.tensor_map(ret_map,
 		f16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 4,
 		(void *)pool, dims, strides, box, ones, CU_TENSOR_MAP_INTERLEAVE_NONE,
-		CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+		CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_NONE,
 		CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
 	if (code != CUDA_SUCCESS)
 		return nsv_fail(err, -EINVAL, "attention: the copy engine refuses the pool's layout");
@@ -240,7 +246,7 @@ static int run_generic(const struct nsv_cuda_attn *attn, const struct nsv_cuda_b
 		shape->kv_dtype, args, attn->limits.max_query, batch->n_seq, stream);
 }
 
-static int run_decode(const struct nsv_cuda_attn *attn, const struct nsv_cuda_batch *batch,
+static int run_decode(struct nsv_cuda_attn *attn, const struct nsv_cuda_batch *batch,
 	const void *k, const void *v, const void *q, void *out, cudaStream_t stream,
 	struct nsv_err *err)
 {
@@ -268,7 +274,8 @@ static int run_decode(const struct nsv_cuda_attn *attn, const struct nsv_cuda_ba
 	args.slot_len = attn->slot_len;
 	args.q = q;
 	args.out = out;
-	r = decode_launch(attn->config, args, attn->n_run, stream);
+	r = decode_launch(attn->config, args, attn->n_block, !attn->is_fresh, stream);
+	attn->is_fresh = false;
 	return r < 0 ? fail_launch(r, "attention", err) : 0;
 }
 

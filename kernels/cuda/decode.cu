@@ -15,6 +15,8 @@
  * at an item folds its partials and writes the rows. Integer counters only; no order depends on
  * who comes when.
  *
+ * History is fetched before the launch before this one has ended; q and new keys are not.
+ *
  * Floor: 2 * n_kv * n_kv_head * head_dim * 2 bytes a sequence at the device's read rate; products
  * are 4 * 16 / group times what is needed and still a third of what the units do in that time. */
 #include "kernels/cuda/decode.cuh"
@@ -30,12 +32,20 @@ constexpr int PANEL_DIMS = 64;
 constexpr int ROW_BYTES = 128;
 constexpr int PANEL_BYTES = TILE * ROW_BYTES;
 constexpr uint32_t CONSUMERS = 1; /* named barrier */
+constexpr int MERGE_GROUP = 6;    /* chunks whose partials are asked for together */
+constexpr int MAX_SLOTS = 4;      /* more in flight only crowd the second-level cache */
 
-/* What a run does to one item. An item below 0 ends the run. */
+/* What a run does to one item; what consumers need of it is worked out once, by the producer. An
+ * item below 0 ends the work. */
 struct piece {
 	nsv_cuda_seq seq;
-	int32_t seq_index, item, first_run;
-	tile_range run; /* its share of the item's stretch of the line */
+	int32_t seq_index, item, split, cut;
+	tile_range run;              /* its share of the item's stretch of the line */
+	int32_t row0, n_row, head0;  /* rows of the item among the sequence's (token, head) pairs */
+	tile_range line;             /* the item's stretch */
+	tile_range tiles;            /* those of the run that any row sees */
+	tile_range keys;             /* that any row sees */
+	tile_range inner;            /* tiles of which every row sees every key */
 };
 
 /* Sizes of an instantiation: D dims (padded), MT tiles of 16 rows. */
@@ -47,16 +57,17 @@ template <int D, int MT> struct config {
 	static constexpr int p_bytes = rows * ROW_BYTES;
 	static constexpr int max_bytes = rows * N_WARP * 4;
 	static constexpr int per_sm = D == 256 || MT == 4 ? 1 : D == 64 && MT == 1 ? 3 : 2;
-	static constexpr int fixed_bytes = 2 * (q_bytes + p_bytes + max_bytes) + 1024;
+	static constexpr int merge_bytes = 2 * MERGE_GROUP * N_CONSUMER * 16;
+	static constexpr int fixed_bytes = 2 * (q_bytes + p_bytes + max_bytes) + merge_bytes + 1024;
 	static constexpr int room = 231424 / per_sm - 1024 - 1024 - fixed_bytes;
-	static constexpr int n_slot = room / slot_bytes < 16 ? room / slot_bytes : 16;
+	static constexpr int n_slot = room / slot_bytes < MAX_SLOTS ? room / slot_bytes : MAX_SLOTS;
 	static constexpr int smem_bytes = n_slot * slot_bytes + fixed_bytes + 1024;
 	static constexpr int dims_warp = D / N_WARP;
 	static constexpr int n_frag = dims_warp / 8;
 	static constexpr bool q_in_regs = MT == 1;
 };
 
-/* Shared memory, by offset: ring, q, p, row maxima, then barriers and pieces. */
+/* Shared memory, by offset: ring, q, p, row maxima, partials in flight, barriers. */
 template <int D, int MT> struct layout {
 	using C = config<D, MT>;
 	uint32_t base;
@@ -77,9 +88,14 @@ template <int D, int MT> struct layout {
 	{
 		return p(2) + parity * C::max_bytes;
 	}
+	/* Of each consumer its own places. */
+	__device__ uint32_t merge(int thread, int i) const
+	{
+		return row_max(2) + (i * N_CONSUMER + thread) * 16;
+	}
 	__device__ uint32_t full(int i) const
 	{
-		return row_max(2) + i * 8;
+		return row_max(2) + C::merge_bytes + i * 8;
 	}
 	__device__ uint32_t empty(int i) const
 	{
@@ -114,38 +130,45 @@ __device__ __forceinline__ uint32_t swizzle(uint32_t row, uint32_t piece16)
 	return row * ROW_BYTES + ((piece16 ^ (row & 7)) << 4);
 }
 
-/* The part of a piece that its rows see. */
-__device__ __forceinline__ tile_range piece_tiles(const work_shape &shape, const piece &p)
+/* Fills in what follows from the sequence, the item and the run. */
+__device__ __forceinline__ void complete(const work_shape &shape, piece &p)
 {
-	tile_range seen = item_tiles(shape, p.seq, p.item);
-	return {max(p.run.begin, seen.begin), min(p.run.end, seen.end)};
+	tile_range rows = item_rows(shape, p.seq, p.item), seen = item_tiles(shape, p.seq, p.item);
+	int32_t first = p.seq.n_past + rows.begin, last = p.seq.n_past + rows.end - 1;
+	p.row0 = p.item / shape.n_kv_head * shape.row_tile;
+	p.n_row = min(shape.row_tile, p.seq.n_query * shape.group - p.row0);
+	p.head0 = p.item % shape.n_kv_head * shape.group;
+	p.line = seq_tiles(shape, p.seq);
+	p.tiles = {max(p.run.begin, seen.begin), min(p.run.end, seen.end)};
+	p.keys = {window_begin(shape, first), last + 1};
+	p.inner = {(window_begin(shape, last) + TILE - 1) / TILE, (first + 1) / TILE};
 }
 
 /* ---- Producer */
 
 /* Walks the pieces of a run; the same in every lane. */
 struct run_walk {
-	int32_t run;
 	piece at;
 	run_start end;
 
-	__device__ run_walk(const decode_args &args)
+	__device__ run_walk(const decode_args &args, int32_t run)
 	{
-		run = blockIdx.x;
 		run_start begin = args.starts[run];
 		end = args.starts[run + 1];
 		at.seq_index = begin.seq;
 		at.seq = begin.geom;
 		at.item = begin.item;
-		at.first_run = begin.first;
 		at.run.begin = begin.tile;
-		set_end(args);
+		set_end(args, begin);
 	}
 
-	__device__ void set_end(const decode_args &args)
+	/* `split`, `cut`: of an item that began in an earlier run. */
+	__device__ void set_end(const decode_args &args, const run_start &begin)
 	{
 		bool last = at.seq_index == end.seq && at.item == end.item;
 		at.run.end = last ? end.tile : seq_tiles(args.shape, at.seq).end;
+		at.split = last ? end.split : begin.split;
+		at.cut = last ? end.cut : begin.cut;
 	}
 
 	__device__ bool done() const
@@ -165,8 +188,7 @@ struct run_walk {
 			at.seq = at.seq_index < end.seq ? args.seqs[at.seq_index] : end.geom;
 		}
 		at.run.begin = seq_tiles(args.shape, at.seq).begin;
-		at.first_run = run;
-		set_end(args);
+		set_end(args, end);
 	}
 };
 
@@ -229,42 +251,85 @@ __device__ __forceinline__ void load_slot(const decode_args &args, const CUtenso
 	ring.next(config<D, MT>::n_slot);
 }
 
-template <int D, int MT>
-__device__ void produce(const decode_args &args, const layout<D, MT> &smem, piece *pieces)
-{
-	int lane = threadIdx.x % 32;
-	uint64_t policy = policy_evict_first();
+template <int D, int MT> struct producer {
+	using C = config<D, MT>;
+	const decode_args &args;
+	const layout<D, MT> &smem;
+	piece *pieces;
 	ring_at ring, q_ring;
-	for (run_walk walk(args);; walk.next(args)) {
-		bool done = walk.done();
+	uint64_t policy = policy_evict_first();
+	int lane = threadIdx.x % 32;
+	bool is_ready = false; /* the launch before this one has ended */
+
+	__device__ producer(const decode_args &a, const layout<D, MT> &s, piece *p)
+		: args(a), smem(s), pieces(p)
+	{
+	}
+
+	__device__ void wait_before()
+	{
+		if (is_ready)
+			return;
+		grid_wait();
+		grid_launch_next();
+		is_ready = true;
+	}
+
+	/* Hands a piece and its q to the consumers; with none, the end. */
+	__device__ void announce(const piece *p)
+	{
 		mbar_wait(smem.q_empty(q_ring.i), q_ring.round ^ 1);
 		if (lane == 0) {
-			pieces[q_ring.i] = walk.at;
-			if (done)
+			if (p)
+				pieces[q_ring.i] = *p;
+			else
 				pieces[q_ring.i].item = -1;
 			mbar_arrive(smem.q_full(q_ring.i));
 		}
-		if (!done)
-			load_q<D, MT>(args, walk.at, smem.q(q_ring.i), lane);
+		if (p)
+			load_q<D, MT>(args, *p, smem.q(q_ring.i), lane);
 		cp_async_arrive(smem.q_full(q_ring.i));
 		q_ring.next(2);
-		if (done)
-			break;
-		const piece &p = walk.at;
-		tile_range tiles = piece_tiles(args.shape, p);
-		tile_range rows = item_rows(args.shape, p.seq, p.item);
-		tile_range keys = {window_begin(args.shape, p.seq.n_past + rows.begin),
-			p.seq.n_past + rows.end};
+	}
+
+	__device__ void load_piece(const piece &p)
+	{
+		const tile_range tiles = p.tiles, keys = p.keys;
 		int32_t head = p.item % args.shape.n_kv_head;
+		int32_t old = is_ready ? tiles.begin :
+			min(tiles.begin + C::n_slot / 2, p.seq.n_past / TILE);
+		if (old <= tiles.begin) {
+			wait_before();
+			announce(&p);
+		}
 		box b = make_box<D>(args, p, keys, tiles.begin, lane);
 		for (int32_t tile = tiles.begin; tile < tiles.end; tile++) {
 			box next = make_box<D>(args, p, keys, tile + 1, lane);
 			load_slot<D, MT>(args, &args.k, smem, ring, b, head, policy, lane);
 			load_slot<D, MT>(args, &args.v, smem, ring, b, head, policy, lane);
 			b = next;
+			if (tile + 1 == min(old, tiles.end)) {
+				wait_before();
+				announce(&p);
+			}
 		}
 	}
-}
+
+	__device__ void load_run(int32_t run)
+	{
+		for (run_walk walk(args, run); !walk.done(); walk.next(args)) {
+			complete(args.shape, walk.at);
+			load_piece(walk.at);
+		}
+	}
+
+	__device__ void run()
+	{
+		load_run(blockIdx.x);
+		wait_before();
+		announce(nullptr);
+	}
+};
 
 /* ---- Consumers */
 
@@ -322,35 +387,188 @@ template <int D, int MT> struct accum {
 	}
 };
 
-/* What stays the same over the tiles of a piece. */
-struct piece_view {
-	nsv_cuda_seq seq;
-	int32_t row0, n_row, head0;  /* rows of the item among the sequence's (token, head) pairs */
-	tile_range keys;             /* that any row sees */
-	int32_t lane, warp;
+__device__ __forceinline__ char *out_row(const decode_args &args, const piece &p, int32_t row)
+{
+	int32_t tok = (p.row0 + row) / args.shape.group;
+	int32_t head = p.head0 + (p.row0 + row) % args.shape.group;
+	int64_t at = (int64_t)(p.seq.row0 + tok) * args.n_head + head;
+	return static_cast<char *>(args.out) + at * args.head_dim * 2;
+}
+
+/* Folding the partials of a split item: kept out of line, since it needs registers of its own. */
+template <typename E, int D, int MT> struct merger {
+	using C = config<D, MT>;
+	const decode_args &args;
+	layout<D, MT> smem;
+	const piece &p;
+	int32_t rows, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+	tile_range chunks; /* that have partials */
+
+	__device__ merger(const decode_args &a, const layout<D, MT> &s, const piece &piece_)
+		: args(a), smem(s), p(piece_)
+	{
+		tile_range seen = item_tiles(args.shape, p.seq, p.item);
+		int32_t folded = tile_chunk(p.cut - 1), base = tile_chunk(p.line.begin);
+		chunks = {max(folded, tile_chunk(seen.begin)) - base,
+			max(folded, tile_chunk(seen.end - 1)) - base + 1};
+		rows = args.slot_len / (D + 2);
+	}
+
+	__device__ const float *slot(int32_t chunk) const
+	{
+		return args.partials + ((int64_t)p.split * args.n_slot + chunk) * args.slot_len;
+	}
+
+	/* Chunks whose factors there is room for: they take the place of both P. Whole groups. */
+	__device__ int32_t batch() const
+	{
+		return 2 * C::p_bytes / 16 / p.n_row / MERGE_GROUP * MERGE_GROUP;
+	}
+
+	__device__ uint32_t factor_at(int32_t i, int32_t row) const
+	{
+		return smem.p(0) + (i * p.n_row + row) * 16;
+	}
+
+	/* The factors of fold() of the chunks [c0, c0 + n) to shared memory as (a, b, l): a warp a
+	 * row, a lane a chunk. `before`: the row's reference so far. */
+	__device__ float factors(int32_t row, int32_t c0, int32_t n, float before) const
+	{
+		for (int32_t i0 = 0; i0 < n; i0 += 32) {
+			int32_t i = i0 + lane;
+			const float *ml = slot(c0 + min(i, n - 1)) + rows * D + row;
+			float m = i < n ? __ldcg(ml) : M_NONE, l = __ldcg(ml + rows);
+			float seen = fmaxf(m, before);
+			for (int d = 1; d < 32; d *= 2) {
+				float x = __shfl_up_sync(~0u, seen, d);
+				seen = lane >= d ? fmaxf(seen, x) : seen;
+			}
+			float x = __shfl_up_sync(~0u, seen, 1);
+			fold_factors f = fold(lane ? x : before, m);
+			if (i < n)
+				st_shared(factor_at(i, row), make_float4(f.a, f.b, l, 0.0f));
+			before = __shfl_sync(~0u, seen, 31);
+		}
+		return before;
+	}
+
+	/* Factors of all rows; the rows' references lie in shared memory between batches. */
+	__device__ void all_factors(int32_t c0, int32_t n) const
+	{
+		for (int32_t row = warp; row < p.n_row; row += N_WARP) {
+			uint32_t ref = smem.row_max(0) + row * 4;
+			float before = c0 > chunks.begin ? ld_shared(ref) : M_NONE;
+			before = factors(row, c0, n, before);
+			__syncwarp();
+			if (lane == 0)
+				st_shared(ref, before);
+			__syncwarp();
+		}
+	}
+
+	/* Asks for this thread's part of a group of chunks: one group of copies, maybe empty. */
+	__device__ __forceinline__ void fetch(int32_t c0, int32_t off) const
+	{
+		const float *from = slot(c0) + off;
+		uint32_t to = group_at(c0);
+#pragma unroll
+		for (int j = 0; j < MERGE_GROUP; j++)
+			if (c0 + j < chunks.end)
+				cp_async_16(to + j * N_CONSUMER * 16, from + j * args.slot_len, 16);
+		cp_async_commit();
+	}
+
+	/* Two groups take turns. */
+	__device__ __forceinline__ uint32_t group_at(int32_t c0) const
+	{
+		int32_t odd = (c0 - chunks.begin) / MERGE_GROUP & 1;
+		return smem.merge(threadIdx.x, odd * MERGE_GROUP);
+	}
+
+	struct row_part {
+		float4 o;
+		float l;
+	};
+
+	/* Folds a group in order; chunks beyond the end have factors (1, 0). */
+	__device__ __forceinline__ void fold_group(
+		row_part &r, int32_t c0, int32_t batch0, int32_t row) const
+	{
+		float4 x[MERGE_GROUP], abl[MERGE_GROUP];
+		uint32_t at = group_at(c0);
+#pragma unroll
+		for (int j = 0; j < MERGE_GROUP; j++) {
+			bool used = c0 + j < chunks.end;
+			x[j] = ld_shared4(at + j * N_CONSUMER * 16);
+			abl[j] = ld_shared4(factor_at(c0 + j - batch0, row));
+			if (!used)
+				x[j] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+			if (!used)
+				abl[j] = make_float4(1.0f, 0.0f, 0.0f, 0.0f);
+		}
+#pragma unroll
+		for (int j = 0; j < MERGE_GROUP; j++) {
+			fold_factors f = {0.0f, abl[j].x, abl[j].y};
+			r.o.x = fold_in(r.o.x, x[j].x, f);
+			r.o.y = fold_in(r.o.y, x[j].y, f);
+			r.o.z = fold_in(r.o.z, x[j].z, f);
+			r.o.w = fold_in(r.o.w, x[j].w, f);
+			r.l = fold_in(r.l, abl[j].z, f);
+		}
+	}
+
+	__device__ void put(const row_part &r, int32_t row, int32_t dim) const
+	{
+		*reinterpret_cast<uint2 *>(out_row(args, p, row) + dim * 2) =
+			make_uint2(elem<E>::pack(normalise(r.o.x, r.l), normalise(r.o.y, r.l)),
+				elem<E>::pack(normalise(r.o.z, r.l), normalise(r.o.w, r.l)));
+	}
+
+	/* Four dims of a row: all chunks in order. */
+	__device__ void fold_row(int32_t row, int32_t dim, bool used) const
+	{
+		row_part r = {make_float4(0.0f, 0.0f, 0.0f, 0.0f), 0.0f};
+		int32_t off = row * D + dim, size = batch();
+		fetch(chunks.begin, off);
+		for (int32_t b0 = chunks.begin; b0 < chunks.end; b0 += size) {
+			int32_t end = min(b0 + size, chunks.end);
+			all_factors(b0, end - b0);
+			named_barrier(CONSUMERS, N_CONSUMER);
+			for (int32_t c = b0; c < end; c += MERGE_GROUP) {
+				fetch(c + MERGE_GROUP, off);
+				cp_async_wait<1>();
+				fold_group(r, c, b0, row);
+			}
+			named_barrier(CONSUMERS, N_CONSUMER);
+		}
+		cp_async_wait<0>();
+		if (used && dim < args.head_dim)
+			put(r, row, dim);
+	}
+
+	__device__ void run() const
+	{
+		for (int32_t i0 = 0; i0 < p.n_row * (D / 4); i0 += N_CONSUMER) {
+			int32_t i = i0 + threadIdx.x, row = i / (D / 4);
+			fold_row(min(row, p.n_row - 1), i % (D / 4) * 4, row < p.n_row);
+		}
+	}
 };
 
-__device__ __forceinline__ piece_view view_piece(const decode_args &args, const piece &p)
+template <typename E, int D, int MT>
+__device__ __noinline__ void merge(const decode_args &args, layout<D, MT> smem, const piece *p)
 {
-	piece_view v;
-	const work_shape &shape = args.shape;
-	v.seq = p.seq;
-	v.row0 = p.item / shape.n_kv_head * shape.row_tile;
-	v.n_row = min(shape.row_tile, p.seq.n_query * shape.group - v.row0);
-	v.head0 = p.item % shape.n_kv_head * shape.group;
-	tile_range rows = item_rows(shape, p.seq, p.item);
-	v.keys = {window_begin(shape, p.seq.n_past + rows.begin), p.seq.n_past + rows.end};
-	v.lane = threadIdx.x % 32;
-	v.warp = threadIdx.x / 32;
-	return v;
+	merger<E, D, MT>(args, smem, *p).run();
 }
 
 template <typename E, int D, int MT> struct consumer {
 	using C = config<D, MT>;
 	const decode_args &args;
 	const layout<D, MT> &smem;
-	piece_view v;
+	const piece *p = nullptr; /* the piece in hand, in shared memory */
+	tile_range keys, inner;   /* of it */
 	uint32_t q_buf;
+	int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
 	uint32_t q[C::q_in_regs ? D / 16 : 1][4];
 	ring_at ring;
 	int parity = 0;
@@ -362,13 +580,15 @@ template <typename E, int D, int MT> struct consumer {
 
 	__device__ __forceinline__ uint32_t q_addr(int mt, int ks) const
 	{
-		uint32_t row = mt * 16 + (v.lane & 15);
-		return q_buf + ks / 4 * (C::rows * ROW_BYTES) + swizzle(row, ks % 4 * 2 + (v.lane >> 4));
+		uint32_t row = mt * 16 + (lane & 15);
+		return q_buf + ks / 4 * (C::rows * ROW_BYTES) + swizzle(row, ks % 4 * 2 + (lane >> 4));
 	}
 
-	__device__ __forceinline__ void begin_piece(const piece &p, uint32_t buf)
+	__device__ __forceinline__ void begin_piece(const piece *at, uint32_t buf)
 	{
-		v = view_piece(args, p);
+		p = at;
+		keys = p->keys;
+		inner = p->inner;
 		q_buf = buf;
 		if constexpr (C::q_in_regs) {
 #pragma unroll
@@ -380,57 +600,78 @@ template <typename E, int D, int MT> struct consumer {
 	/* S of this warp's 16 keys. */
 	__device__ __forceinline__ void scores(float s[MT][2][4])
 	{
+		constexpr int batch = 8; /* k16 slices whose fragments are in flight together */
 		uint32_t k_slot = smem.slot(ring.i);
-		uint32_t row = v.warp * 16 + (v.lane & 7) + (v.lane >> 4 << 3), half = v.lane >> 3 & 1;
+		uint32_t row = warp * 16 + (lane & 7) + (lane >> 4 << 3), half = lane >> 3 & 1;
 #pragma unroll
 		for (int mt = 0; mt < MT; mt++)
 #pragma unroll
 			for (int e = 0; e < 8; e++)
 				s[mt][e / 4][e % 4] = 0.0f;
 #pragma unroll
-		for (int ks = 0; ks < D / 16; ks++) {
-			uint32_t b[4], a[4];
-			ldmatrix_x4(b, k_slot + ks / 4 * PANEL_BYTES + swizzle(row, ks % 4 * 2 + half));
+		for (int k0 = 0; k0 < D / 16; k0 += batch) {
+			uint32_t b[batch][4];
 #pragma unroll
-			for (int mt = 0; mt < MT; mt++) {
-				if constexpr (!C::q_in_regs)
-					ldmatrix_x4(a, q_addr(mt, ks));
-				const uint32_t *qa = C::q_in_regs ? q[ks] : a;
-				elem<E>::mma(s[mt][0], qa, b[0], b[1]);
-				elem<E>::mma(s[mt][1], qa, b[2], b[3]);
-			}
+			for (int i = 0; i < batch && k0 + i < D / 16; i++)
+				ldmatrix_x4(b[i], k_slot + (k0 + i) / 4 * PANEL_BYTES +
+							  swizzle(row, (k0 + i) % 4 * 2 + half));
+#pragma unroll
+			for (int i = 0; i < batch && k0 + i < D / 16; i++)
+#pragma unroll
+				for (int mt = 0; mt < MT; mt++) {
+					uint32_t a[4];
+					if constexpr (!C::q_in_regs)
+						ldmatrix_x4(a, q_addr(mt, k0 + i));
+					const uint32_t *qa = C::q_in_regs ? q[k0 + i] : a;
+					elem<E>::mma(s[mt][0], qa, b[i][0], b[i][1]);
+					elem<E>::mma(s[mt][1], qa, b[i][2], b[i][3]);
+				}
 		}
+	}
+
+	__device__ __forceinline__ void scale_scores(float s[MT][2][4])
+	{
+#pragma unroll
+		for (int mt = 0; mt < MT; mt++)
+#pragma unroll
+			for (int e = 0; e < 8; e++)
+				s[mt][e / 4][e % 4] = args.score.scaled(s[mt][e / 4][e % 4]);
+		if (args.score.cap == 0.0f)
+			return;
+#pragma unroll
+		for (int mt = 0; mt < MT; mt++)
+#pragma unroll
+			for (int e = 0; e < 8; e++)
+				s[mt][e / 4][e % 4] = args.score.capped(s[mt][e / 4][e % 4]);
 	}
 
 	/* Position of the query of a row, and what it sees. */
 	__device__ __forceinline__ tile_range row_keys(int mt, int half) const
 	{
-		int32_t row = v.row0 + mt * 16 + half * 8 + (v.lane >> 2);
-		int32_t pos = v.seq.n_past + row / args.shape.group;
+		int32_t row = p->row0 + mt * 16 + half * 8 + (lane >> 2);
+		int32_t pos = p->seq.n_past + row / args.shape.group;
 		return {window_begin(args.shape, pos), pos + 1};
 	}
 
 	/* Does some row not see some key of the tile? */
 	__device__ __forceinline__ bool is_edge(int32_t tile) const
 	{
-		int32_t first = v.seq.n_past + v.row0 / args.shape.group;
-		return tile * TILE + TILE > first + 1 ||
-			(args.shape.window > 0 && tile * TILE < v.keys.end - args.shape.window);
+		return tile < inner.begin || tile >= inner.end;
 	}
 
 	__device__ __forceinline__ void mask(float s[MT][2][4], int32_t tile)
 	{
-		int32_t key0 = tile * TILE + v.warp * 16 + (v.lane & 3) * 2;
+		int32_t key0 = tile * TILE + warp * 16 + (lane & 3) * 2;
 #pragma unroll
 		for (int mt = 0; mt < MT; mt++)
 #pragma unroll
 			for (int half = 0; half < 2; half++) {
-				tile_range keys = row_keys(mt, half);
+				tile_range seen = row_keys(mt, half);
 #pragma unroll
 				for (int e = 0; e < 4; e++) {
 					int32_t key = key0 + e / 2 * 8 + e % 2;
 					float &x = s[mt][e / 2][half * 2 + e % 2];
-					x = key >= keys.begin && key < keys.end ? x : -INFINITY;
+					x = key >= seen.begin && key < seen.end ? x : -INFINITY;
 				}
 			}
 	}
@@ -446,24 +687,17 @@ template <typename E, int D, int MT> struct consumer {
 					fmaxf(s[mt][1][half * 2], s[mt][1][half * 2 + 1]));
 				x = fmaxf(x, __shfl_xor_sync(~0u, x, 1));
 				x = fmaxf(x, __shfl_xor_sync(~0u, x, 2));
-				uint32_t row = mt * 16 + half * 8 + (v.lane >> 2);
-				if ((v.lane & 3) == 0)
-					asm volatile("st.shared.f32 [%0], %1;" ::"r"(
-							     smem.row_max(parity) + (row * N_WARP + v.warp) * 4),
-						"f"(x)
-						: "memory");
+				uint32_t row = mt * 16 + half * 8 + (lane >> 2);
+				if ((lane & 3) == 0)
+					st_shared(smem.row_max(parity) + (row * N_WARP + warp) * 4, x);
 			}
 	}
 
 	__device__ __forceinline__ float get_maximum(int mt, int half) const
 	{
-		uint32_t row = mt * 16 + half * 8 + (v.lane >> 2);
-		float x[4];
-		asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
-			     : "=f"(x[0]), "=f"(x[1]), "=f"(x[2]), "=f"(x[3])
-			     : "r"(smem.row_max(parity) + row * N_WARP * 4)
-			     : "memory");
-		return fmaxf(fmaxf(x[0], x[1]), fmaxf(x[2], x[3]));
+		uint32_t row = mt * 16 + half * 8 + (lane >> 2);
+		float4 x = ld_shared4(smem.row_max(parity) + row * N_WARP * 4);
+		return fmaxf(fmaxf(x.x, x.y), fmaxf(x.z, x.w));
 	}
 
 	/* New references from all maxima; P of this warp's keys to shared memory. */
@@ -477,14 +711,14 @@ template <typename E, int D, int MT> struct consumer {
 				float m = next_ref(acc.m[mt][half], get_maximum(mt, half));
 				f[half] = exp2_fast(__fsub_rn(acc.m[mt][half], m));
 				acc.m[mt][half] = m;
-				uint32_t row = mt * 16 + half * 8 + (v.lane >> 2);
+				uint32_t row = mt * 16 + half * 8 + (lane >> 2);
 #pragma unroll
 				for (int j = 0; j < 2; j++) {
-					uint32_t p = elem<E>::pack(exp2_fast(__fsub_rn(s[mt][j][half * 2], m)),
+					uint32_t w = elem<E>::pack(exp2_fast(__fsub_rn(s[mt][j][half * 2], m)),
 						exp2_fast(__fsub_rn(s[mt][j][half * 2 + 1], m)));
-					uint32_t at = smem.p(parity) + swizzle(row, v.warp * 2 + j) +
-						(v.lane & 3) * 4;
-					asm volatile("st.shared.u32 [%0], %1;" ::"r"(at), "r"(p) : "memory");
+					uint32_t at = smem.p(parity) + swizzle(row, warp * 2 + j) +
+						(lane & 3) * 4;
+					st_shared(at, __uint_as_float(w));
 				}
 			}
 			if (__any_sync(~0u, f[0] != 1.0f || f[1] != 1.0f))
@@ -495,16 +729,14 @@ template <typename E, int D, int MT> struct consumer {
 	/* Keys of a V slot that no row sees may hold anything: make them zeros. */
 	__device__ __forceinline__ void clear_unseen(int32_t tile)
 	{
-		int32_t begin = v.keys.begin - tile * TILE, end = v.keys.end - tile * TILE;
+		int32_t begin = keys.begin - tile * TILE, end = keys.end - tile * TILE;
 		if (begin <= 0 && end >= TILE)
 			return;
 		uint32_t v_slot = smem.slot(ring.i);
 		for (int i = threadIdx.x; i < C::slot_bytes / 16; i += N_CONSUMER) {
 			int32_t row = i / 8 % TILE;
 			if (row < begin || row >= end)
-				asm volatile("st.shared.v4.u32 [%0], {%1, %1, %1, %1};" ::"r"(v_slot + i * 16),
-					"r"(0)
-					: "memory");
+				st_shared(v_slot + i * 16, make_float4(0.0f, 0.0f, 0.0f, 0.0f));
 		}
 		async_proxy_fence();
 		named_barrier(CONSUMERS, N_CONSUMER);
@@ -516,23 +748,24 @@ template <typename E, int D, int MT> struct consumer {
 		uint32_t v_slot = smem.slot(ring.i), ones = elem<E>::ones;
 #pragma unroll
 		for (int ks = 0; ks < TILE / 16; ks++) {
-			uint32_t a[MT][4];
+			uint32_t a[MT][4], b[C::n_frag / 2][4];
 #pragma unroll
-			for (int mt = 0; mt < MT; mt++) {
-				uint32_t row = mt * 16 + (v.lane & 15);
-				ldmatrix_x4(a[mt], smem.p(parity) + swizzle(row, ks * 2 + (v.lane >> 4)));
-				elem<E>::mma(acc.l[mt], a[mt], ones, ones);
+			for (int mt = 0; mt < MT; mt++)
+				ldmatrix_x4(a[mt], smem.p(parity) +
+							   swizzle(mt * 16 + (lane & 15), ks * 2 + (lane >> 4)));
+#pragma unroll
+			for (int f = 0; f < C::n_frag / 2; f++) {
+				uint32_t dim = warp * C::dims_warp + f * 16;
+				ldmatrix_x4_trans(b[f], v_slot + dim / PANEL_DIMS * PANEL_BYTES +
+						swizzle(ks * 16 + (lane & 15), dim % PANEL_DIMS / 8 + (lane >> 4)));
 			}
 #pragma unroll
-			for (int f = 0; f < C::n_frag; f += 2) {
-				uint32_t b[4], key = ks * 16 + (v.lane & 15);
-				uint32_t dim = v.warp * C::dims_warp + f * 8;
-				ldmatrix_x4_trans(b, v_slot + dim / PANEL_DIMS * PANEL_BYTES +
-						swizzle(key, dim % PANEL_DIMS / 8 + (v.lane >> 4)));
+			for (int mt = 0; mt < MT; mt++) {
+				elem<E>::mma(acc.l[mt], a[mt], ones, ones);
 #pragma unroll
-				for (int mt = 0; mt < MT; mt++) {
-					elem<E>::mma(acc.o[mt][f], a[mt], b[0], b[1]);
-					elem<E>::mma(acc.o[mt][f + 1], a[mt], b[2], b[3]);
+				for (int f = 0; f < C::n_frag / 2; f++) {
+					elem<E>::mma(acc.o[mt][f * 2], a[mt], b[f][0], b[f][1]);
+					elem<E>::mma(acc.o[mt][f * 2 + 1], a[mt], b[f][2], b[f][3]);
 				}
 			}
 		}
@@ -541,7 +774,7 @@ template <typename E, int D, int MT> struct consumer {
 	__device__ __forceinline__ void release()
 	{
 		__syncwarp();
-		if (v.lane == 0)
+		if (lane == 0)
 			mbar_arrive(smem.empty(ring.i));
 		ring.next(C::n_slot);
 	}
@@ -552,11 +785,7 @@ template <typename E, int D, int MT> struct consumer {
 		mbar_wait(smem.full(ring.i), ring.round);
 		scores(s);
 		release();
-#pragma unroll
-		for (int mt = 0; mt < MT; mt++)
-#pragma unroll
-			for (int e = 0; e < 8; e++)
-				s[mt][e / 4][e % 4] = args.score(s[mt][e / 4][e % 4]);
+		scale_scores(s);
 		if (is_edge(t))
 			mask(s, t);
 		put_maxima(s);
@@ -573,16 +802,17 @@ template <typename E, int D, int MT> struct consumer {
 	/* Calls put(row of the item, dim, two values) for what this thread holds of `a`. */
 	template <typename F> __device__ __forceinline__ void each(const accum<D, MT> &a, F put) const
 	{
+		int at = opaque(lane);
 #pragma unroll
 		for (int mt = 0; mt < MT; mt++)
 #pragma unroll
 			for (int half = 0; half < 2; half++) {
-				int32_t row = mt * 16 + half * 8 + (v.lane >> 2);
-				if (row >= v.n_row)
+				int32_t row = mt * 16 + half * 8 + (at >> 2);
+				if (row >= p->n_row)
 					continue;
 #pragma unroll
 				for (int f = 0; f < C::n_frag; f++)
-					put(row, v.warp * C::dims_warp + f * 8 + (v.lane & 3) * 2,
+					put(row, warp * C::dims_warp + f * 8 + (at & 3) * 2,
 						a.o[mt][f][half * 2], a.o[mt][f][half * 2 + 1], a.l[mt][half * 2]);
 			}
 	}
@@ -592,56 +822,46 @@ template <typename E, int D, int MT> struct consumer {
 		each(a, [&](int32_t row, int32_t dim, float x, float y, float) {
 			__stcg(reinterpret_cast<float2 *>(slot + row * D + dim), make_float2(x, y));
 		});
-		int32_t rows = args.slot_len / (D + 2);
+		int32_t rows = args.slot_len / (D + 2), at = opaque(lane);
 		float *m = slot + rows * D, *l = m + rows;
 #pragma unroll
 		for (int mt = 0; mt < MT; mt++)
 #pragma unroll
 			for (int half = 0; half < 2; half++) {
-				int32_t row = mt * 16 + half * 8 + (v.lane >> 2);
-				if (v.warp == 0 && (v.lane & 3) == 0 && row < v.n_row) {
+				int32_t row = mt * 16 + half * 8 + (at >> 2);
+				if (warp == 0 && (at & 3) == 0 && row < p->n_row) {
 					__stcg(m + row, a.m[mt][half]);
 					__stcg(l + row, a.l[mt][half * 2]);
 				}
 			}
 	}
 
-	__device__ __forceinline__ char *out_row(int32_t row) const
-	{
-		int32_t tok = (v.row0 + row) / args.shape.group;
-		int32_t head = v.head0 + (v.row0 + row) % args.shape.group;
-		int64_t at = (int64_t)(v.seq.row0 + tok) * args.n_head + head;
-		return static_cast<char *>(args.out) + at * args.head_dim * 2;
-	}
-
 	__device__ void put_rows(const accum<D, MT> &a) const
 	{
 		each(a, [&](int32_t row, int32_t dim, float x, float y, float l) {
 			if (dim < args.head_dim)
-				*reinterpret_cast<uint32_t *>(out_row(row) + dim * 2) =
+				*reinterpret_cast<uint32_t *>(out_row(args, *p, row) + dim * 2) =
 					elem<E>::pack(normalise(x, l), normalise(y, l));
 		});
 	}
 
-	/* Where the partial of an item's chunk lies, counted from its first. */
-	__device__ __forceinline__ float *slot(const piece &p, int32_t chunk) const
+	/* Where the partial of a split item's chunk lies, counted from its first. */
+	__device__ __forceinline__ float *slot(int32_t chunk) const
 	{
-		return args.partials + ((int64_t)p.first_run * args.n_slot + chunk) * args.slot_len;
+		return args.partials + ((int64_t)p->split * args.n_slot + chunk) * args.slot_len;
 	}
 
-	__device__ void run_piece(const piece &p);
-	__device__ void arrive(const piece &p);
-	__device__ void merge(const piece &p);
+	__device__ void run_piece();
+	__device__ void arrive();
 };
 
 /* A chunk at a time: folded where the item's first tile is ours, else left as a partial. What is
  * folded of an item that goes on takes the place of its last chunk. */
-template <typename E, int D, int MT>
-__device__ void consumer<E, D, MT>::run_piece(const piece &p)
+template <typename E, int D, int MT> __device__ void consumer<E, D, MT>::run_piece()
 {
-	tile_range line = seq_tiles(args.shape, p.seq), tiles = piece_tiles(args.shape, p);
-	bool begins = p.run.begin == line.begin, ends = p.run.end == line.end;
-	int32_t chunk0 = tile_chunk(line.begin);
+	tile_range tiles = p->tiles;
+	bool begins = p->run.begin == p->line.begin, ends = p->run.end == p->line.end;
+	int32_t chunk0 = tile_chunk(p->line.begin);
 	accum<D, MT> total;
 	total.reset();
 	for (int32_t t = tiles.begin; t < tiles.end;) {
@@ -652,75 +872,35 @@ __device__ void consumer<E, D, MT>::run_piece(const piece &p)
 		if (begins)
 			total.fold_chunk(acc);
 		else
-			put_partial(acc, slot(p, chunk - chunk0));
+			put_partial(acc, slot(chunk - chunk0));
 	}
 	if (begins && ends) {
 		put_rows(total);
 	} else {
 		if (begins)
-			put_partial(total, slot(p, tile_chunk(p.run.end - 1) - chunk0));
-		arrive(p);
+			put_partial(total, slot(tile_chunk(p->run.end - 1) - chunk0));
+		arrive();
 	}
 }
 
 /* Counts the tiles done of an item; whoever completes it folds the partials. */
-template <typename E, int D, int MT> __device__ void consumer<E, D, MT>::arrive(const piece &p)
+template <typename E, int D, int MT> __device__ void consumer<E, D, MT>::arrive()
 {
 	__shared__ uint32_t is_last;
-	tile_range line = seq_tiles(args.shape, p.seq);
-	__threadfence();
 	named_barrier(CONSUMERS, N_CONSUMER);
 	if (threadIdx.x == 0) {
-		uint32_t n = p.run.end - p.run.begin, all = line.end - line.begin;
-		uint32_t *arrived = args.arrived + p.first_run;
+		uint32_t n = p->run.end - p->run.begin, all = p->line.end - p->line.begin;
+		uint32_t *arrived = args.arrived + p->split;
+		__threadfence();
 		is_last = atomicAdd(arrived, n) + n == all;
-		if (is_last)
-			*arrived = 0;
 		__threadfence();
 	}
 	named_barrier(CONSUMERS, N_CONSUMER);
-	if (is_last)
-		merge(p);
-}
-
-/* Four dims of one row of a partial, in order. */
-struct merge_acc {
-	float o[4] = {0.0f, 0.0f, 0.0f, 0.0f};
-	float m = M_NONE, l = 0.0f;
-
-	__device__ __forceinline__ void add(float4 x, float mc, float lc)
-	{
-		fold_factors f = fold(m, mc);
-		o[0] = fold_in(o[0], x.x, f);
-		o[1] = fold_in(o[1], x.y, f);
-		o[2] = fold_in(o[2], x.z, f);
-		o[3] = fold_in(o[3], x.w, f);
-		l = fold_in(l, lc, f);
-		m = f.m;
-	}
-};
-
-template <typename E, int D, int MT> __device__ void consumer<E, D, MT>::merge(const piece &p)
-{
-	tile_range line = seq_tiles(args.shape, p.seq), seen = item_tiles(args.shape, p.seq, p.item);
-	int32_t rows = args.slot_len / (D + 2), chunk0 = tile_chunk(line.begin);
-	int32_t folded = tile_chunk(__ldg(&args.starts[p.first_run + 1].tile) - 1);
-	int32_t begin = max(folded, tile_chunk(seen.begin)) - chunk0;
-	int32_t end = max(folded, tile_chunk(seen.end - 1)) - chunk0 + 1;
-	for (int32_t i = threadIdx.x; i < v.n_row * (D / 4); i += N_CONSUMER) {
-		int32_t row = i / (D / 4), dim = i % (D / 4) * 4;
-		const float *from = slot(p, begin);
-		merge_acc a;
-#pragma unroll 8
-		for (int32_t c = begin; c < end; c++, from += args.slot_len)
-			a.add(__ldcg(reinterpret_cast<const float4 *>(from + row * D + dim)),
-				__ldcg(from + rows * D + row), __ldcg(from + rows * D + rows + row));
-		if (dim >= args.head_dim)
-			continue;
-		*reinterpret_cast<uint2 *>(out_row(row) + dim * 2) =
-			make_uint2(elem<E>::pack(normalise(a.o[0], a.l), normalise(a.o[1], a.l)),
-				elem<E>::pack(normalise(a.o[2], a.l), normalise(a.o[3], a.l)));
-	}
+	if (!is_last)
+		return;
+	merge<E, D, MT>(args, smem, p);
+	if (threadIdx.x == 0)
+		args.arrived[p->split] = 0;
 }
 
 template <typename E, int D, int MT>
@@ -729,11 +909,10 @@ __device__ void consume(const decode_args &args, const layout<D, MT> &smem, cons
 	consumer<E, D, MT> c(args, smem);
 	for (ring_at q_ring;; q_ring.next(2)) {
 		mbar_wait(smem.q_full(q_ring.i), q_ring.round);
-		piece p = pieces[q_ring.i];
-		if (p.item < 0)
+		if (pieces[q_ring.i].item < 0)
 			break;
-		c.begin_piece(p, smem.q(q_ring.i));
-		c.run_piece(p);
+		c.begin_piece(&pieces[q_ring.i], smem.q(q_ring.i));
+		c.run_piece();
 		__syncwarp();
 		if (threadIdx.x % 32 == 0)
 			mbar_arrive(smem.q_empty(q_ring.i));
@@ -762,12 +941,13 @@ __global__ void __launch_bounds__(N_THREAD, (config<D, MT>::per_sm))
 		mbar_init_fence();
 	}
 	__syncthreads();
-	grid_wait();
-	grid_launch_next();
-	if (threadIdx.x >= N_CONSUMER)
-		produce<D, MT>(args, smem, pieces);
-	else
+	if (threadIdx.x >= N_CONSUMER) {
+		producer<D, MT>(args, smem, pieces).run();
+	} else {
+		grid_wait();
+		grid_launch_next();
 		consume<E, D, MT>(args, smem, pieces);
+	}
 }
 
 /* ---- Host */
@@ -822,13 +1002,13 @@ int decode_load()
 	return 0;
 }
 
-int32_t decode_n_run(const decode_config &config, int n_sm)
+int32_t decode_n_block(const decode_config &config, int n_sm)
 {
 	const instance *i = find_instance(config);
 	return i ? n_sm * i->per_sm : 0;
 }
 
-int decode_launch(const decode_config &config, const decode_args &args, int32_t n_run,
+int decode_launch(const decode_config &config, const decode_args &args, int32_t n_block, bool early,
 	cudaStream_t stream)
 {
 	const instance *i = find_instance(config);
@@ -838,12 +1018,12 @@ int decode_launch(const decode_config &config, const decode_args &args, int32_t 
 	attr.id = cudaLaunchAttributeProgrammaticStreamSerialization;
 	attr.val.programmaticStreamSerializationAllowed = 1;
 	cudaLaunchConfig_t launch = {};
-	launch.gridDim = dim3(n_run);
+	launch.gridDim = dim3(n_block);
 	launch.blockDim = dim3(N_THREAD);
 	launch.dynamicSmemBytes = i->smem_bytes;
 	launch.stream = stream;
 	launch.attrs = &attr;
-	launch.numAttrs = 1;
+	launch.numAttrs = early;
 	return cudaLaunchKernelEx(&launch, i->fn[config.f16], args) == cudaSuccess ? 0 : -EIO;
 }
 

@@ -20,9 +20,9 @@ struct decode_args {
 	int32_t table_stride;
 	const nsv_cuda_seq *seqs;
 	const int32_t *tables;
-	const run_start *starts; /* (n_run + 1) */
-	uint32_t *arrived;     /* (n_run) tiles done of the item that begins in a run */
-	float *partials;       /* (n_run, n_slot, slot_len): of the item that goes on past a run */
+	const run_start *starts; /* (n_block + 1) */
+	uint32_t *arrived;     /* (n_block) tiles done of a split item; zero between launches */
+	float *partials;       /* (n_block, n_slot, slot_len), a slot a chunk */
 	int32_t n_slot, slot_len;
 	const void *q;         /* (n_row, n_head, head_dim) */
 	void *out;
@@ -31,9 +31,10 @@ struct decode_args {
 struct plan_args {
 	work_shape shape;
 	const nsv_cuda_seq *seqs;
-	int32_t n_seq, n_run;
-	int64_t *ends;         /* (n_seq): tiles up to and with a sequence */
-	run_start *starts;
+	int32_t n_seq, n_block; /* blocks of threads that decode runs with: below 1024 */
+	int64_t *ends;          /* (n_seq): tiles up to and with a sequence */
+	run_start *starts;      /* (n_block + 1) */
+	int32_t *cuts;          /* (n_block) */
 };
 
 /* Which instantiation serves a shape; fixed with the working memory. */
@@ -52,10 +53,12 @@ constexpr int32_t slot_floats(int32_t dim_pad, int32_t rows)
 decode_config decode_choose(const nsv_attn_shape &shape, uint32_t max_query);
 /* Loads the kernels and raises their limits; once a context. */
 int decode_load();
-/* Blocks of threads that the device holds at once: the runs of a plan. */
-int32_t decode_n_run(const decode_config &config, int n_sm);
+/* Blocks of threads that the device holds at once. */
+int32_t decode_n_block(const decode_config &config, int n_sm);
 int plan_launch(const plan_args &args, cudaStream_t stream);
-int decode_launch(const decode_config &config, const decode_args &args, int32_t n_run,
+/* `early`: begin before the launch before this one has ended. What it wrote is then read only after
+ * it has: q and the keys from n_past on; all else must be older. */
+int decode_launch(const decode_config &config, const decode_args &args, int32_t n_block, bool early,
 	cudaStream_t stream);
 
 } // namespace nsv

@@ -120,7 +120,9 @@ NSV_CUDA_API int nsv_cuda_attn_new(struct nsv_cuda *cuda, const struct nsv_attn_
 NSV_CUDA_API void nsv_cuda_attn_free(struct nsv_cuda_attn *attn); /* NULL is fine */
 NSV_CUDA_API enum nsv_cuda_path nsv_cuda_attn_path(const struct nsv_cuda_attn *attn);
 NSV_CUDA_API size_t nsv_cuda_attn_work_len(const struct nsv_cuda_attn *attn);
-/* Spreads the step's work over the device; once a step, before its layers. */
+/* Spreads the step's work over the device; once a step, before its layers. From here to the last
+ * run, `batch` and the keys before each n_past stay as they are: a run reads them while the launch
+ * before it is still at work. */
 NSV_CUDA_API int nsv_cuda_attn_plan(struct nsv_cuda_attn *attn, const struct nsv_cuda_batch *batch,
 	nsv_cuda_stream stream, struct nsv_err *err);
 /* One layer: q and out (n_row, n_head, head_dim), k and v element 0 of the layouts. */

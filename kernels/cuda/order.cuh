@@ -20,10 +20,13 @@ namespace nsv
 {
 
 constexpr int TILE = 64;
-constexpr int CHUNKS_A_SIZE = 16;
+#ifndef NSV_CUDA_CHUNKS_A_SIZE
+#define NSV_CUDA_CHUNKS_A_SIZE 16
+#endif
 #ifndef NSV_CUDA_CHUNK_LEVELS
 #define NSV_CUDA_CHUNK_LEVELS 3
 #endif
+constexpr int CHUNKS_A_SIZE = NSV_CUDA_CHUNKS_A_SIZE;
 constexpr int CHUNK_LEVELS = NSV_CUDA_CHUNK_LEVELS; /* doublings; then the size stays */
 
 /* First tile of the chunks of 2^level tiles. */
@@ -83,14 +86,22 @@ struct score {
 	float scale;   /* of q.k, log2(e) included where there is no cap */
 	float cap;     /* 0: none; else the cap, log2(e) included */
 
-	__device__ __forceinline__ float operator()(float qk) const
+	__device__ __forceinline__ float scaled(float qk) const
 	{
-		float x = __fmul_rn(qk, scale);
-		if (cap == 0.0f)
-			return x;
-		/* tanh(x) = 1 - 2 / (1 + e^2x) */
+		return __fmul_rn(qk, scale);
+	}
+
+	/* cap tanh(x), tanh(x) = 1 - 2 / (1 + e^2x) */
+	__device__ __forceinline__ float capped(float x) const
+	{
 		float e = exp2_fast(__fmul_rn(x, 2.885390082f));
 		return __fmul_rn(cap, __fsub_rn(1.0f, __fdividef(2.0f, __fadd_rn(1.0f, e))));
+	}
+
+	__device__ __forceinline__ float operator()(float qk) const
+	{
+		float x = scaled(qk);
+		return cap == 0.0f ? x : capped(x);
 	}
 };
 

@@ -1,4 +1,4 @@
-/* The plan: cuts a step's line of tiles into runs of equal length (work.cuh).
+/* The plan: cuts a step's line of tiles into runs (work.cuh).
  *
  * One block of threads; reads 16 bytes a sequence, writes 32 a run. Floor: its own launch. Runs
  * once a step, for all layers, from what is on the device, so a captured graph replays it. */
@@ -47,66 +47,73 @@ __device__ int32_t find_seq(const int64_t *ends, int32_t n_seq, int64_t at)
 	return lo;
 }
 
-/* The nearest chunk edge to `tile` inside an item's tiles. */
-__device__ int32_t snap(int32_t tile, const tile_range &tiles)
+/* The nearest chunk edge to `tile` in an item's stretch. */
+__device__ int32_t snap(int32_t tile, const tile_range &line)
 {
-	int32_t below = max(chunk_begin(tile), tiles.begin), above = chunk_end(tile);
-	return tile - below <= above - tile ? below : min(above, tiles.end);
+	int32_t below = max(chunk_begin(tile), line.begin), above = min(chunk_end(tile), line.end);
+	return tile - below <= above - tile ? below : above;
+}
+
+__device__ run_start no_start(const plan_args &args)
+{
+	return {args.n_seq, 0, 0, -1, {0, 0, 0, 0}, 0};
+}
+
+/* The item after `item` of sequence s. */
+__device__ run_start item_after(const plan_args &args, int32_t s, int32_t item)
+{
+	nsv_cuda_seq seq = args.seqs[s];
+	if (++item == n_item(args.shape, seq)) {
+		item = 0;
+		s = find_seq(args.ends, args.n_seq, args.ends[s]);
+		if (s == args.n_seq)
+			return no_start(args);
+		seq = args.seqs[s];
+	}
+	return {s, item, seq_tiles(args.shape, seq).begin, -1, seq, 0};
 }
 
 __device__ run_start start_at(const plan_args &args, int64_t at)
 {
 	int32_t s = find_seq(args.ends, args.n_seq, at);
 	if (s == args.n_seq)
-		return {args.n_seq, 0, 0, 0, {0, 0, 0, 0}};
+		return no_start(args);
 	nsv_cuda_seq seq = args.seqs[s];
-	tile_range tiles = seq_tiles(args.shape, seq);
+	tile_range line = seq_tiles(args.shape, seq);
 	int64_t local = at - (s ? args.ends[s - 1] : 0);
-	int32_t len = tiles.end - tiles.begin;
-	int32_t item = (int32_t)(local / len);
-	int32_t tile = snap(tiles.begin + (int32_t)(local % len), tiles);
-	if (tile == tiles.end) {
-		tile = tiles.begin;
-		item++;
+	int32_t len = line.end - line.begin, item = (int32_t)(local / len);
+	int32_t tile = snap(line.begin + (int32_t)(local % len), line);
+	if (tile == line.end)
+		return item_after(args, s, item);
+	return {s, item, tile, -1, seq, 0};
+}
+
+__device__ bool is_inside(const plan_args &args, const run_start &a)
+{
+	return a.seq < args.n_seq && a.tile > seq_tiles(args.shape, a.geom).begin;
+}
+
+/* Numbers the split items: there are fewer of them than runs. */
+__device__ void number_splits(const plan_args &args, int64_t *warp_sums)
+{
+	int32_t r = threadIdx.x;
+	run_start a = r <= args.n_block ? args.starts[r] : no_start(args);
+	run_start b = r > 0 && r <= args.n_block ? args.starts[r - 1] : no_start(args);
+	bool inside = is_inside(args, a);
+	bool first = inside && !(is_inside(args, b) && b.seq == a.seq && b.item == a.item);
+	int32_t number = (int32_t)block_scan(first, warp_sums) - 1;
+	if (first)
+		args.cuts[number] = a.tile;
+	__syncthreads();
+	if (inside) {
+		args.starts[r].split = number;
+		args.starts[r].cut = args.cuts[number];
 	}
-	if (item < n_item(args.shape, seq))
-		return {s, item, tile, 0, seq};
-	int64_t end = args.ends[s];
-	int32_t next = find_seq(args.ends, args.n_seq, end);
-	if (next == args.n_seq)
-		return {args.n_seq, 0, 0, 0, {0, 0, 0, 0}};
-	seq = args.seqs[next];
-	return {next, 0, seq_tiles(args.shape, seq).begin, 0, seq};
 }
 
-__device__ bool starts_by(const run_start &a, int32_t seq, int32_t item, int32_t tile)
+__device__ int64_t lay_line(const plan_args &args, int64_t *warp_sums)
 {
-	if (a.seq != seq)
-		return a.seq < seq;
-	return a.item != item ? a.item < item : a.tile <= tile;
-}
-
-/* The last run that begins at or before the first tile of the item that `run` begins in. */
-__device__ int32_t first_run(const plan_args &args, int32_t run)
-{
-	const run_start start = args.starts[run];
-	if (start.seq == args.n_seq)
-		return run;
-	int32_t tile = seq_tiles(args.shape, start.geom).begin, lo = 0, hi = run;
-	while (lo < hi) {
-		int32_t mid = (lo + hi + 1) / 2;
-		if (starts_by(args.starts[mid], start.seq, start.item, tile))
-			lo = mid;
-		else
-			hi = mid - 1;
-	}
-	return lo;
-}
-
-__global__ void __launch_bounds__(PLAN_THREADS) plan_kernel(const plan_args args)
-{
-	__shared__ int64_t warp_sums[PLAN_THREADS / 32], total;
-	grid_wait();
+	__shared__ int64_t total;
 	if (threadIdx.x == 0)
 		total = 0;
 	for (int32_t s0 = 0; s0 < args.n_seq; s0 += PLAN_THREADS) {
@@ -121,13 +128,19 @@ __global__ void __launch_bounds__(PLAN_THREADS) plan_kernel(const plan_args args
 			total = end;
 	}
 	__syncthreads();
-	int32_t run = threadIdx.x;
-	int64_t n_used = min(total, (int64_t)args.n_run);
-	if (run <= args.n_run)
-		args.starts[run] = start_at(args, run < n_used ? total * run / n_used : total);
+	return total;
+}
+
+__global__ void __launch_bounds__(PLAN_THREADS) plan_kernel(const plan_args args)
+{
+	__shared__ int64_t warp_sums[PLAN_THREADS / 32];
+	int64_t total = lay_line(args, warp_sums);
+	int64_t n_run = min(total, (int64_t)args.n_block);
+	int32_t r = threadIdx.x;
+	if (r <= args.n_block)
+		args.starts[r] = start_at(args, r < n_run ? total * r / n_run : total);
 	__syncthreads();
-	if (run <= args.n_run)
-		args.starts[run].first = first_run(args, run);
+	number_splits(args, warp_sums);
 }
 
 int plan_launch(const plan_args &args, cudaStream_t stream)

@@ -16,6 +16,42 @@ __device__ __forceinline__ uint32_t smem_addr(const void *p)
 	return static_cast<uint32_t>(__cvta_generic_to_shared(p));
 }
 
+/* x, computed anew: what follows from it is not kept in registers across a loop. */
+__device__ __forceinline__ int opaque(int x)
+{
+	asm volatile("" : "+r"(x));
+	return x;
+}
+
+__device__ __forceinline__ float ld_shared(uint32_t at)
+{
+	float x;
+	asm volatile("ld.shared.f32 %0, [%1];" : "=f"(x) : "r"(at) : "memory");
+	return x;
+}
+
+__device__ __forceinline__ float4 ld_shared4(uint32_t at)
+{
+	float4 x;
+	asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
+		     : "=f"(x.x), "=f"(x.y), "=f"(x.z), "=f"(x.w)
+		     : "r"(at)
+		     : "memory");
+	return x;
+}
+
+__device__ __forceinline__ void st_shared(uint32_t at, float x)
+{
+	asm volatile("st.shared.f32 [%0], %1;" ::"r"(at), "f"(x) : "memory");
+}
+
+__device__ __forceinline__ void st_shared(uint32_t at, float4 x)
+{
+	asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(at), "f"(x.x), "f"(x.y),
+		"f"(x.z), "f"(x.w)
+		: "memory");
+}
+
 /* ---- mbarrier */
 __device__ __forceinline__ void mbar_init(uint32_t bar, uint32_t count)
 {
@@ -66,6 +102,17 @@ __device__ __forceinline__ void cp_async_16(uint32_t dst, const void *src, uint3
 		     : "memory");
 }
 
+__device__ __forceinline__ void cp_async_commit()
+{
+	asm volatile("cp.async.commit_group;" ::: "memory");
+}
+
+/* All but the last N groups of this thread's copies have landed. */
+template <int N> __device__ __forceinline__ void cp_async_wait()
+{
+	asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
+}
+
 /* The barrier gets one arrival when this thread's copies so far have landed. */
 __device__ __forceinline__ void cp_async_arrive(uint32_t bar)
 {
@@ -76,13 +123,6 @@ __device__ __forceinline__ uint64_t policy_evict_first()
 {
 	uint64_t policy;
 	asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
-	return policy;
-}
-
-__device__ __forceinline__ uint64_t policy_evict_last()
-{
-	uint64_t policy;
-	asm volatile("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(policy));
 	return policy;
 }
 

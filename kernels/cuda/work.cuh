@@ -5,8 +5,9 @@
  *     |oooooooooo|oooooooooo  |oooo| ...      o    = a tile of 64 keys
  *         ^ run 0 ends, run 1 begins: always at a chunk edge of its item
  *
- * The plan kernel writes where each run begins; sequences differ in tiles, items of one sequence
- * do not (those that causality or a window lets an item skip are clipped when they are read). */
+ * The plan kernel writes where each run begins. Items of one sequence have equal stretches (tiles
+ * that causality or a window lets an item skip are clipped when they are read). An item that a cut
+ * falls into is a split item; it has a number, a counter and partials. */
 #ifndef NSV_KERNELS_CUDA_WORK_CUH
 #define NSV_KERNELS_CUDA_WORK_CUH
 
@@ -16,11 +17,11 @@
 namespace nsv
 {
 
-/* Where a run begins. `first` is the run in which this item's first tile lies: at most one item
- * goes on past a run's end, so it names the item's counter and partials. 32 bytes. */
-struct run_start {
-	int32_t seq, item, tile, first;
+/* Where a run begins. `split` is the number of its item if that began before. */
+struct alignas(16) run_start {
+	int32_t seq, item, tile, split;
 	nsv_cuda_seq geom;
+	int32_t cut; /* first cut of the split item: what lies before it is folded by one run */
 };
 
 /* What the plan and the kernels must agree on. */
