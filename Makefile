@@ -23,7 +23,7 @@ endif
 CFLAGS_ALL := -std=gnu17 -I. -Iclient/include -g $(OPT.$(VARIANT)) $(WARN) -D_GNU_SOURCE -fPIC -pthread \
 	-fvisibility=hidden -ffp-contract=off -MMD -MP $(CFLAGS)
 LDFLAGS_ALL := -pthread $(filter -fsanitize%,$(OPT.$(VARIANT))) $(LDFLAGS)
-LIBS_DAEMON := -l:liburing.a -lsystemd -ljansson -l:libutf8proc.a -lm
+LIBS_DAEMON := -l:liburing.a -lsystemd -ljansson -l:libutf8proc.a -l:libsodium.a -lm
 LIBS_CLI := -ljansson -ledit
 
 # `make V=1` shows the commands.

@@ -30,6 +30,8 @@ static const struct key keys[] = {
 	KEY(max_requests, KEY_U32, 1, 65536),
 	KEY(spin_us, KEY_U32, 0, 10000),
 	KEY(verbose, KEY_BOOL, 0, 0),
+	KEY(no_prefix_cache, KEY_BOOL, 0, 0),
+	KEY(share_prefixes, KEY_BOOL, 0, 0),
 };
 
 static const struct key limit_keys[] = {
@@ -53,6 +55,9 @@ static const char usage[] =
 	"  --batch-tokens N    tokens a step at most [512]\n"
 	"  --max-requests N    requests at once, all users together [256]\n"
 	"  --spin-us N         how long to look for work before sleeping [20, on one CPU 0]\n"
+	"  --no-prefix-cache   compute every prompt from its first token\n"
+	"  --share-prefixes    let users profit from each other's prompts: who measures the time to a\n"
+	"                      first token learns what others have asked\n"
 	"  --config FILE       JSON: {\"model\": ..., \"limits\": {\"sessions\": ...}, ...}\n"
 	"  --verbose           log every request\n"
 	"  --help, --version\n";

@@ -24,6 +24,8 @@ struct nsv_config {
 	uint32_t max_requests; /* in the daemon at once */
 	uint32_t spin_us;      /* how long the io thread looks before it sleeps */
 	bool verbose;
+	bool no_prefix_cache;
+	bool share_prefixes;   /* the prefix cache of all users is one */
 	struct nsv_limits limits;
 };
 

@@ -3,6 +3,7 @@
 #include <math.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/random.h>
 
 #include "daemon/clock.h"
 #include "daemon/engine_state.h"
@@ -129,6 +130,16 @@ static int make_kv(struct nsv_engine *e, uint32_t wanted, struct nsv_err *err)
 	return nsv_block_alloc_init(&e->alloc, geom.n_block);
 }
 
+/* The secret is new with each daemon: whoever reads one from memory knows nothing of the next. */
+static int make_tree(struct nsv_engine *e, struct nsv_err *err)
+{
+	struct nsv_prefix_key secret;
+
+	if (getrandom(&secret, sizeof(secret), 0) != sizeof(secret))
+		return nsv_fail(err, -EIO, "no random numbers for the prefix cache's secret");
+	return nsv_prefix_tree_init(&e->tree, &e->alloc, BLOCK_SIZE, nsv_model_id(e->model), &secret);
+}
+
 static int make_seqs(struct nsv_engine *e, struct nsv_err *err)
 {
 	uint32_t n_ctx = e->info.desc->n_ctx;
@@ -180,6 +191,7 @@ static int build(struct nsv_engine *e, const struct nsv_engine_config *c, const 
 	e->info.text_need = 3 * (longest + 4) + NSV_MAX_STOP_LEN + 16;
 	e->info.threads = c->threads ? c->threads : cpu_count();
 	e->max_requests = c->max_requests;
+	e->share_prefixes = c->share_prefixes;
 	e->dispatch.backend = e->info.backend;
 	ret = nsv_team_new(e->info.threads, &e->team);
 	if (ret < 0)
@@ -195,8 +207,11 @@ static int build(struct nsv_engine *e, const struct nsv_engine_config *c, const 
 	ret = make_kv(e, c->kv_blocks, err);
 	if (ret == 0)
 		ret = make_seqs(e, err);
+	if (ret == 0 && !c->no_prefix_cache)
+		ret = make_tree(e, err);
 	if (ret == 0)
-		ret = nsv_sched_init(&e->sched, &e->alloc, e->max_requests, BLOCK_SIZE, c->batch_tokens);
+		ret = nsv_sched_init(&e->sched, &e->alloc, c->no_prefix_cache ? NULL : &e->tree,
+			e->max_requests, BLOCK_SIZE, c->batch_tokens);
 	if (ret == 0)
 		ret = nsv_step_plan_init(&e->plan, e->max_requests);
 	if (ret == 0)
@@ -250,6 +265,7 @@ void nsv_engine_free(struct nsv_engine *e)
 	nsv_sampler_deinit(&e->sampler);
 	nsv_step_plan_deinit(&e->plan);
 	nsv_sched_deinit(&e->sched);
+	nsv_prefix_tree_deinit(&e->tree);
 	nsv_block_alloc_deinit(&e->alloc);
 	nsv_region_deinit(&e->seqs_region);
 	nsv_region_deinit(&e->kv_region);
@@ -325,13 +341,17 @@ static void audit(struct nsv_engine *e, bool loud)
 	struct nsv_err err;
 	int ret = nsv_sched_audit(&e->sched, &err);
 
+	if (ret == 0 && loud && e->sched.tree)
+		ret = nsv_prefix_tree_audit(e->sched.tree, &err);
+
 	nsv_stat_add(&e->stats.n_audit, 1);
 	if (ret < 0) {
 		nsv_stat_add(&e->stats.n_audit_bad, 1);
 		nsv_error("audit: %s", err.text);
 	} else if (loud) {
-		nsv_info("audit: %u of %u blocks free, %u running, %u waiting: all accounted for",
-			e->alloc.n_free, e->alloc.n_block, e->sched.n_run, e->sched.n_wait);
+		nsv_info("audit: of %u blocks %u free and %u idle in the prefix cache, %u running, "
+			 "%u waiting: all accounted for",
+			e->alloc.n_block, e->alloc.n_free, nsv_block_n_idle(&e->alloc), e->sched.n_run, e->sched.n_wait);
 	}
 }
 
@@ -349,6 +369,7 @@ static void after_step(struct nsv_engine *e)
 	nsv_stat_set(&e->stats.n_done,
 		e->max_requests - e->n_free_seqs - e->sched.n_run - e->sched.n_wait);
 	nsv_stat_set(&e->stats.blocks_free, e->alloc.n_free);
+	nsv_stat_set(&e->stats.blocks_idle, nsv_block_n_idle(&e->alloc));
 	if (e->watchdog_ns && (now = nsv_now_ns()) - e->watchdog_last_ns >= e->watchdog_ns) {
 		e->watchdog_last_ns = now;
 		nsv_notify_watchdog();
@@ -434,6 +455,7 @@ struct nsv_engine_stats nsv_engine_get_stats(const struct nsv_engine *e)
 	COPY(n_prompt_token);
 	COPY(n_output_token);
 	COPY(n_preempt);
+	COPY(n_cached_token);
 	COPY(n_attention);
 	COPY(step_ns);
 	COPY(n_accepted);
@@ -445,6 +467,7 @@ struct nsv_engine_stats nsv_engine_get_stats(const struct nsv_engine *e)
 	COPY(n_paused);
 	COPY(n_done);
 	COPY(blocks_free);
+	COPY(blocks_idle);
 #undef COPY
 	return s;
 }

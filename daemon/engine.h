@@ -21,6 +21,8 @@ struct nsv_engine_config {
 	uint32_t kv_blocks;    /* 0: from memory */
 	uint32_t batch_tokens;
 	uint32_t max_requests;
+	bool no_prefix_cache;
+	bool share_prefixes; /* one domain for all users */
 };
 
 /* Fixed once the engine exists; for status and checks. */
@@ -35,9 +37,9 @@ struct nsv_engine_info {
 
 /* Counters, each written by the engine alone; read with nsv_engine_stats. */
 struct nsv_engine_stats {
-	uint64_t n_step, n_prompt_token, n_output_token, n_preempt, n_attention, step_ns;
+	uint64_t n_step, n_prompt_token, n_output_token, n_preempt, n_cached_token, n_attention, step_ns;
 	uint64_t n_accepted, n_ended, n_audit, n_audit_bad;
-	uint32_t n_running, n_waiting, n_paused, n_done, blocks_free;
+	uint32_t n_running, n_waiting, n_paused, n_done, blocks_free, blocks_idle;
 };
 
 struct nsv_session_close { /* CLOSE and its answer CLOSED; lies in the session */

@@ -24,6 +24,8 @@ struct nsv_engine {
 
 	/* The engine thread's. */
 	struct nsv_block_alloc alloc;
+	struct nsv_prefix_tree tree;
+	bool share_prefixes;
 	struct nsv_sched sched;
 	struct nsv_step_plan plan;
 	struct nsv_sampler sampler;

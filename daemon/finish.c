@@ -80,8 +80,13 @@ void nsv_engine_accept(struct nsv_engine *e, struct nsv_job *job)
 	e->arrivals++;
 	e->jobs[seq] = job;
 	write_record(e, job);
-	nsv_sched_add(&e->sched, seq, job->gen.n_prompt, e->arrivals, nsv_seqs_blocks(&e->seqs, seq),
-		e->seqs.geom.n_block);
+	nsv_sched_add(&e->sched, seq,
+		&(struct nsv_sched_new){.n_token = job->gen.n_prompt,
+			.arrival = e->arrivals,
+			.domain = e->share_prefixes ? 0 : 1 + (uint64_t)job->uid,
+			.tokens = nsv_seqs_tokens(&e->seqs, seq),
+			.blocks = nsv_seqs_blocks(&e->seqs, seq),
+			.cap = e->seqs.geom.n_block});
 	nsv_engine_commit(e, job, NSV_SEQ_WAITING);
 
 	nsv_sink_begin(&job->sink, job->ch, job->slot, job->id);
@@ -112,6 +117,7 @@ void nsv_engine_finish(struct nsv_engine *e, struct nsv_job *job, enum nsv_finis
 	struct nsv_result result = {.finish = finish,
 		.code = code,
 		.n_prompt = job->gen.n_prompt,
+		.n_cached = e->sched.seqs[job->gen.seq].n_cached,
 		.n_output = job->gen.n_output,
 		.n_preempt = e->sched.seqs[job->gen.seq].n_preempt,
 		.seed = job->gen.seed,

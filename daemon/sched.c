@@ -4,10 +4,11 @@
 
 #define MIXED_TOKENS 64
 
-int nsv_sched_init(struct nsv_sched *s, struct nsv_block_alloc *alloc, uint32_t n_cap,
-	uint32_t block_size, uint32_t batch_tokens)
+int nsv_sched_init(struct nsv_sched *s, struct nsv_block_alloc *alloc, struct nsv_prefix_tree *tree,
+	uint32_t n_cap, uint32_t block_size, uint32_t batch_tokens)
 {
 	*s = (struct nsv_sched){.alloc = alloc,
+		.tree = tree,
 		.block_size = block_size,
 		.batch_tokens = batch_tokens,
 		.mixed_tokens = (uint32_t)nsv_min(MIXED_TOKENS, batch_tokens),
@@ -33,8 +34,9 @@ void nsv_sched_deinit(struct nsv_sched *s)
 int nsv_step_plan_init(struct nsv_step_plan *p, uint32_t n_cap)
 {
 	*p = (struct nsv_step_plan){.items = calloc(n_cap, sizeof(*p->items)),
-		.preempted = calloc(n_cap, sizeof(*p->preempted))};
-	if (p->items && p->preempted)
+		.preempted = calloc(n_cap, sizeof(*p->preempted)),
+		.copies = calloc(n_cap, sizeof(*p->copies))};
+	if (p->items && p->preempted && p->copies)
 		return 0;
 	nsv_step_plan_deinit(p);
 	return -ENOMEM;
@@ -44,6 +46,7 @@ void nsv_step_plan_deinit(struct nsv_step_plan *p)
 {
 	free(p->items);
 	free(p->preempted);
+	free(p->copies);
 	*p = (struct nsv_step_plan){0};
 }
 
@@ -73,12 +76,24 @@ static void to_waiting(struct nsv_sched *s, uint32_t seq)
 	list_insert(s, s->wait, &s->n_wait, seq);
 }
 
-void nsv_sched_add(struct nsv_sched *s, uint32_t seq, uint32_t n_token, uint64_t arrival,
-	int32_t *blocks, uint32_t cap)
+void nsv_sched_add(struct nsv_sched *s, uint32_t seq, const struct nsv_sched_new *n)
 {
-	s->seqs[seq] = (struct nsv_sched_seq){
-		.n_token = n_token, .arrival = arrival, .table = {.block = blocks, .cap = cap}};
+	s->seqs[seq] = (struct nsv_sched_seq){.n_token = n->n_token,
+		.arrival = n->arrival,
+		.table = {.block = n->blocks, .cap = n->cap},
+		.domain = n->domain,
+		.tokens = n->tokens,
+		.bypass = n->bypass || !s->tree,
+		.tried_at = UINT64_MAX};
 	to_waiting(s, seq);
+}
+
+static void release(struct nsv_sched *s, struct nsv_sched_seq *q)
+{
+	nsv_block_table_release(&q->table, s->alloc);
+	q->n_past = 0;
+	q->place = (struct nsv_prefix_place){0};
+	s->n_change++;
 }
 
 bool nsv_sched_fits(const struct nsv_sched *s, uint64_t n_token)
@@ -94,13 +109,14 @@ void nsv_sched_remove(struct nsv_sched *s, uint32_t seq)
 		list_remove(s->run, &s->n_run, seq);
 	else if (q->where == NSV_SCHED_WAITING)
 		list_remove(s->wait, &s->n_wait, seq);
-	nsv_block_table_release(&q->table, s->alloc);
+	release(s, q);
 	*q = (struct nsv_sched_seq){0};
 }
 
 void nsv_sched_pause(struct nsv_sched *s, uint32_t seq, bool paused)
 {
 	s->seqs[seq].paused = paused;
+	s->n_change++;
 }
 
 void nsv_sched_grow(struct nsv_sched *s, uint32_t seq)
@@ -115,8 +131,7 @@ static void preempt(struct nsv_sched *s, struct nsv_step_plan *plan, uint32_t se
 	struct nsv_sched_seq *q = &s->seqs[seq];
 
 	list_remove(s->run, &s->n_run, seq);
-	nsv_block_table_release(&q->table, s->alloc);
-	q->n_past = 0;
+	release(s, q);
 	q->n_preempt++;
 	s->n_preempt++;
 	to_waiting(s, seq);
@@ -132,16 +147,34 @@ static uint32_t victim(const struct nsv_sched *s)
 	return s->run[s->n_run - 1];
 }
 
+/* Blocks that can be had: free, or cached and used by nobody. */
+static uint64_t available(const struct nsv_sched *s)
+{
+	return (uint64_t)s->alloc->n_free + nsv_block_n_idle(s->alloc);
+}
+
+/* The table grows to n_token tokens if blocks can be had without taking them from a sequence. */
+static bool grow_table(struct nsv_sched *s, struct nsv_sched_seq *q, uint64_t n_token)
+{
+	uint32_t need = nsv_blocks_for(n_token, s->block_size);
+	uint32_t lack = need > q->table.n ? need - q->table.n : 0;
+
+	if (lack > available(s))
+		return false;
+	if (lack > s->alloc->n_free)
+		nsv_prefix_tree_evict(s->tree, lack - s->alloc->n_free);
+	return nsv_block_table_reserve(&q->table, s->alloc, n_token, s->block_size) == 0;
+}
+
 /* As many of `want` rows as blocks can be had for, at least one unless `seq` itself is preempted: 0. */
 static uint32_t reserve(struct nsv_sched *s, struct nsv_step_plan *plan, uint32_t seq, uint32_t want)
 {
 	struct nsv_sched_seq *q = &s->seqs[seq];
 
 	for (;;) {
-		uint64_t room = ((uint64_t)q->table.n + s->alloc->n_free) * s->block_size;
+		uint64_t room = (q->table.n + available(s)) * s->block_size;
 		uint32_t n = (uint32_t)nsv_min_u64(want, room > q->n_past ? room - q->n_past : 0);
-		if (n > 0 && nsv_block_table_reserve(&q->table, s->alloc, (uint64_t)q->n_past + n,
-				     s->block_size) == 0)
+		if (n > 0 && grow_table(s, q, (uint64_t)q->n_past + n))
 			return n;
 		uint32_t v = victim(s);
 		preempt(s, plan, v);
@@ -228,11 +261,11 @@ static uint64_t count_promised(const struct nsv_sched *s)
 	return n;
 }
 
-/* Takes blocks from those that `seq` comes before, until `need` are free and not promised. */
+/* Takes blocks from those that `seq` comes before, until `need` can be had and are not promised. */
 static void make_room(struct nsv_sched *s, struct nsv_step_plan *plan, uint32_t seq, uint64_t need,
 	uint64_t *promised)
 {
-	while (s->alloc->n_free < *promised + need && s->n_run > 0) {
+	while (available(s) < *promised + need && s->n_run > 0) {
 		uint32_t v = victim(s);
 		if (!s->seqs[v].paused && s->seqs[v].arrival < s->seqs[seq].arrival)
 			return;
@@ -256,6 +289,71 @@ static uint32_t margin_for(const struct nsv_sched *s, uint32_t seq)
 	return any_moves ? s->watermark : 0;
 }
 
+/* What the prefix cache has of a sequence is its own now; the last token is always computed. */
+static void take_hits(struct nsv_sched *s, struct nsv_sched_seq *q, struct nsv_prefix_hit *ret_hit)
+{
+	*ret_hit = (struct nsv_prefix_hit){.partial_block = -1};
+	if (q->bypass)
+		return;
+	nsv_prefix_tree_match(
+		s->tree, q->domain, q->tokens, q->n_token - 1, q->table.block, q->table.cap, ret_hit);
+	q->table.n = ret_hit->n_block;
+	q->n_past = ret_hit->n_block * s->block_size;
+	q->place = ret_hit->place;
+}
+
+static void give_hits_back(
+	struct nsv_sched *s, struct nsv_sched_seq *q, const struct nsv_prefix_hit *hit)
+{
+	if (hit->partial_block >= 0)
+		nsv_block_unref(s->alloc, hit->partial_block);
+	nsv_block_table_release(&q->table, s->alloc);
+	q->n_past = 0;
+	q->place = (struct nsv_prefix_place){0};
+}
+
+/* A block that is known in part is copied into one of its own, if that can be had. */
+static void copy_partial(struct nsv_sched *s, struct nsv_step_plan *plan, struct nsv_sched_seq *q,
+	const struct nsv_prefix_hit *hit)
+{
+	if (hit->partial_block < 0)
+		return;
+	if (!grow_table(s, q, (uint64_t)q->n_past + 1)) {
+		nsv_block_unref(s->alloc, hit->partial_block);
+		return;
+	}
+	plan->copies[plan->n_copy++] =
+		(struct nsv_plan_copy){hit->partial_block, q->table.block[q->table.n - 1]};
+	q->n_past += hit->n_partial;
+}
+
+static bool admit_one(
+	struct nsv_sched *s, struct nsv_step_plan *plan, uint32_t seq, uint64_t *promised)
+{
+	struct nsv_sched_seq *q = &s->seqs[seq];
+	struct nsv_prefix_hit hit;
+
+	if (q->tried_at == s->n_change) /* nothing has changed since */
+		return false;
+	take_hits(s, q, &hit);
+	uint64_t need = missing(s, seq);
+	make_room(s, plan, seq, need, promised);
+	if (available(s) < *promised + need + margin_for(s, seq)) {
+		give_hits_back(s, q, &hit);
+		q->tried_at = s->n_change;
+		return false;
+	}
+	copy_partial(s, plan, q, &hit);
+	if (q->n_preempt == 0)
+		q->n_cached = q->n_past;
+	s->n_hit_token += q->n_past;
+	list_remove(s->wait, &s->n_wait, seq);
+	q->where = NSV_SCHED_RUNNING;
+	list_insert(s, s->run, &s->n_run, seq);
+	*promised += missing(s, seq);
+	return true;
+}
+
 /* First come, first served: the first that does not fit ends it. Nobody is admitted behind one that
  * had to take blocks, or those who lost them would get them back at once. */
 static void admit(struct nsv_sched *s, struct nsv_step_plan *plan)
@@ -265,25 +363,34 @@ static void admit(struct nsv_sched *s, struct nsv_step_plan *plan)
 
 	while (i < s->n_wait && plan->n_preempted == 0) {
 		uint32_t seq = s->wait[i];
-		uint64_t need = nsv_blocks_for(s->seqs[seq].n_token, s->block_size);
-
-		if (s->seqs[seq].paused) {
+		if (s->seqs[seq].paused)
 			i++;
-			continue;
-		}
-		make_room(s, plan, seq, need, &promised);
-		if (s->alloc->n_free < promised + need + margin_for(s, seq))
+		else if (!admit_one(s, plan, seq, &promised))
 			return;
-		list_remove(s->wait, &s->n_wait, seq);
-		s->seqs[seq].where = NSV_SCHED_RUNNING;
-		list_insert(s, s->run, &s->n_run, seq);
-		promised += need;
 	}
+}
+
+int nsv_sched_computed(struct nsv_sched *s, uint32_t seq)
+{
+	struct nsv_sched_seq *q = &s->seqs[seq];
+	uint32_t n_full = (uint32_t)nsv_min(q->n_past, q->n_token) / s->block_size;
+
+	if (q->bypass || n_full <= q->place.n_block)
+		return 0;
+	return nsv_prefix_tree_insert(
+		s->tree, q->domain, q->tokens, q->table.block, n_full, &q->place, NULL);
+}
+
+void nsv_sched_copied(struct nsv_sched *s, const struct nsv_step_plan *plan)
+{
+	for (uint32_t i = 0; i < plan->n_copy; i++)
+		nsv_block_unref(s->alloc, plan->copies[i].from);
+	s->n_change += plan->n_copy > 0;
 }
 
 void nsv_sched_plan(struct nsv_sched *s, struct nsv_step_plan *plan)
 {
-	plan->n_item = plan->n_row = plan->n_preempted = 0;
+	plan->n_item = plan->n_row = plan->n_preempted = plan->n_copy = 0;
 	admit(s, plan);
 	uint32_t n_decode = count_decodes(s);
 	uint32_t left = n_decode < s->batch_tokens ? s->batch_tokens - n_decode : 1;
@@ -344,9 +451,11 @@ int nsv_sched_audit(const struct nsv_sched *s, struct nsv_err *err)
 	if (ret == 0 && n_listed != s->n_run + s->n_wait)
 		ret = nsv_fail(err, -EUCLEAN, "%u sequences, %u in the lists", n_listed,
 			s->n_run + s->n_wait);
-	for (uint32_t b = 0; ret == 0 && b < s->alloc->n_block; b++)
+	for (uint32_t b = 0; ret == 0 && b < s->alloc->n_block; b++) {
+		held[b] += nsv_block_is_cached(s->alloc, (int32_t)b);
 		if (held[b] != nsv_block_n_ref(s->alloc, (int32_t)b))
 			ret = nsv_fail(err, -EUCLEAN, "block %u: %u holders, %u references", b, held[b],
 				nsv_block_n_ref(s->alloc, (int32_t)b));
+	}
 	return ret;
 }

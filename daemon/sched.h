@@ -15,12 +15,16 @@
  *   4 A waiting sequence is admitted first come, first served, when all its tokens fit beside what
  *     the running ones still lack, and `watermark` blocks stay free (or nobody moves). It may take
  *     blocks from paused ones and from younger ones (it was itself preempted or paused before).
+ *   5 What the prefix cache knows of an admitted sequence's tokens is not computed again: full blocks
+ *     are shared, a block that is known in part is copied. Cached blocks that nobody uses count as
+ *     free, and are forgotten, least recently used first, when they are needed.
  *
- * The engine thread owns it. A plan costs O(running + admitted). */
+ * The engine thread owns it. A plan costs O(running + admitted), an admission O(its tokens). */
 #ifndef NSV_DAEMON_SCHED_H
 #define NSV_DAEMON_SCHED_H
 
 #include "cache/block_table.h"
+#include "cache/prefix_tree.h"
 
 enum nsv_sched_where { NSV_SCHED_ABSENT = 0, NSV_SCHED_WAITING, NSV_SCHED_RUNNING };
 
@@ -30,19 +34,29 @@ struct nsv_sched_seq {
 	uint32_t n_token; /* known: prompt and output */
 	uint32_t n_past;  /* of them computed, or planned to be */
 	uint32_t n_preempt;
+	uint32_t n_cached; /* of n_past, what the prefix cache gave at the first admission */
 	uint64_t arrival;
 	struct nsv_block_table table; /* storage is the caller's */
+
+	/* For the prefix cache. */
+	uint64_t domain;
+	const int32_t *tokens; /* (n_token), the caller's */
+	bool bypass;
+	struct nsv_prefix_place place; /* how far its blocks are in the tree */
+	uint64_t tried_at;             /* the scheduler's n_change when it was last found not to fit */
 };
 
 struct nsv_sched {
 	struct nsv_block_alloc *alloc;
+	struct nsv_prefix_tree *tree; /* NULL: no prefix cache */
 	uint32_t block_size;
 	uint32_t batch_tokens, mixed_tokens, watermark;
 	uint32_t n_cap;
 	struct nsv_sched_seq *seqs;    /* (n_cap) */
 	uint32_t *run, *wait;          /* (n_cap) indices, oldest arrival first */
 	uint32_t n_run, n_wait;
-	uint64_t n_preempt;
+	uint64_t n_preempt, n_hit_token;
+	uint64_t n_change; /* times that an admission may have become possible */
 };
 
 struct nsv_plan_item {
@@ -51,22 +65,38 @@ struct nsv_plan_item {
 	bool sample;            /* the last row's logits give the next token */
 };
 
-struct nsv_step_plan {
-	uint32_t n_item, n_row, n_preempted;
-	struct nsv_plan_item *items; /* (n_cap) */
-	uint32_t *preempted;         /* (n_cap) */
+struct nsv_plan_copy {
+	int32_t from, to; /* `from` is held for the copy: nsv_sched_copied gives it back */
 };
 
-int nsv_sched_init(struct nsv_sched *s, struct nsv_block_alloc *alloc, uint32_t n_cap,
-	uint32_t block_size, uint32_t batch_tokens);
+/* In this order: commit the preempted, copy the blocks, compute the rows. */
+struct nsv_step_plan {
+	uint32_t n_item, n_row, n_preempted, n_copy;
+	struct nsv_plan_item *items;  /* (n_cap) */
+	uint32_t *preempted;          /* (n_cap) */
+	struct nsv_plan_copy *copies; /* (n_cap) */
+};
+
+/* A sequence that comes. Its block table is stored at blocks (cap); tokens stay where they are. */
+struct nsv_sched_new {
+	uint32_t n_token;
+	uint64_t arrival; /* distinct */
+	uint64_t domain;  /* of the prefix cache */
+	const int32_t *tokens;
+	int32_t *blocks;
+	uint32_t cap;
+	bool bypass; /* the prefix cache is neither asked nor told */
+};
+
+/* tree may be NULL; it and alloc are borrowed. */
+int nsv_sched_init(struct nsv_sched *s, struct nsv_block_alloc *alloc, struct nsv_prefix_tree *tree,
+	uint32_t n_cap, uint32_t block_size, uint32_t batch_tokens);
 void nsv_sched_deinit(struct nsv_sched *s);
 int nsv_step_plan_init(struct nsv_step_plan *p, uint32_t n_cap);
 void nsv_step_plan_deinit(struct nsv_step_plan *p);
 
-/* A new sequence of n_token tokens whose block table is stored at blocks (cap). It must be able to
- * fit: nsv_sched_fits. Arrivals are distinct. */
-void nsv_sched_add(struct nsv_sched *s, uint32_t seq, uint32_t n_token, uint64_t arrival,
-	int32_t *blocks, uint32_t cap);
+/* It must be able to fit: nsv_sched_fits. */
+void nsv_sched_add(struct nsv_sched *s, uint32_t seq, const struct nsv_sched_new *n);
 /* Can a sequence of this many tokens ever fit the pool? */
 bool nsv_sched_fits(const struct nsv_sched *s, uint64_t n_token);
 /* It has ended: blocks go back. */
@@ -74,6 +104,11 @@ void nsv_sched_remove(struct nsv_sched *s, uint32_t seq);
 void nsv_sched_pause(struct nsv_sched *s, uint32_t seq, bool paused);
 /* A sampled token was appended. */
 void nsv_sched_grow(struct nsv_sched *s, uint32_t seq);
+/* The planned rows of a sequence are computed: its full blocks become known to the prefix cache.
+ * 0, or what nsv_prefix_tree_insert says of blocks that cannot be right. */
+int nsv_sched_computed(struct nsv_sched *s, uint32_t seq);
+/* The plan's copies are done. */
+void nsv_sched_copied(struct nsv_sched *s, const struct nsv_step_plan *plan);
 /* Makes the next step's plan and marks its rows as computed; n_item 0: nothing can run. */
 void nsv_sched_plan(struct nsv_sched *s, struct nsv_step_plan *plan);
 /* The invariants: 0, or -EUCLEAN and a sentence. O(blocks + tables). */

@@ -97,13 +97,24 @@ static void commit_preempted(struct nsv_engine *e)
 	}
 }
 
+static void copy_blocks(struct nsv_engine *e)
+{
+	size_t len = (size_t)e->kv.shape.k.block_stride * sizeof(float);
+	char *base = e->kv.base;
+
+	for (uint32_t i = 0; i < e->plan.n_copy; i++)
+		memcpy(base + (size_t)e->plan.copies[i].to * len,
+			base + (size_t)e->plan.copies[i].from * len, len);
+	nsv_sched_copied(&e->sched, &e->plan);
+}
+
 static void mark_started(struct nsv_engine *e, uint64_t now)
 {
 	for (uint32_t i = 0; i < e->plan.n_item; i++) {
 		struct nsv_job *job = e->jobs[e->plan.items[i].seq];
 		if (!job->gen.run_ns)
 			job->gen.run_ns = now;
-		if (e->plan.items[i].n_past == 0)
+		if (job->sink.rec->state != NSV_SLOT_RUNNING)
 			nsv_sink_state(&job->sink, NSV_SLOT_RUNNING);
 	}
 }
@@ -186,6 +197,8 @@ static void take_results(struct nsv_engine *e)
 
 		if (item->n_row > 1 || !job->gen.n_output)
 			nsv_stat_add(&e->stats.n_prompt_token, item->n_row);
+		if (nsv_sched_computed(&e->sched, item->seq) < 0)
+			nsv_stat_add(&e->stats.n_audit_bad, 1);
 		if (item->sample)
 			sample(e, job, e->batch.logits + (size_t)n_out++ * e->info.desc->n_vocab);
 		else
@@ -200,6 +213,7 @@ int nsv_engine_step(struct nsv_engine *e, struct nsv_err *err)
 	check_rooms(e);
 	nsv_sched_plan(&e->sched, &e->plan);
 	commit_preempted(e);
+	copy_blocks(e);
 	if (e->plan.n_item == 0)
 		return e->plan.n_preempted ? 0 : 1;
 	mark_started(e, start);
@@ -211,6 +225,7 @@ int nsv_engine_step(struct nsv_engine *e, struct nsv_err *err)
 	nsv_stat_add(&e->stats.n_step, 1);
 	nsv_stat_add(&e->stats.step_ns, nsv_now_ns() - start);
 	nsv_stat_set(&e->stats.n_preempt, e->sched.n_preempt);
+	nsv_stat_set(&e->stats.n_cached_token, e->sched.n_hit_token);
 	nsv_stat_set(&e->stats.n_attention, e->dispatch.n_attention);
 	return 0;
 }

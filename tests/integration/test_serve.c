@@ -168,6 +168,41 @@ static void test_eight_processes_get_what_they_get_alone(void **state)
 	munmap(alone, len);
 }
 
+/* ---- The prefix cache: what is known is not computed again, and the tokens are the same */
+
+static void test_a_known_prefix_gives_the_same_bits(void **state)
+{
+	static const char prompt[] = "A page table is a data structure that maps virtual addresses to "
+				     "physical ones. The kernel keeps one for each process, and";
+	nsv_autofree struct nsv_answer *miss = malloc(sizeof(*miss)), *hit = malloc(sizeof(*hit));
+	struct nsv_client *client = open_client();
+	struct nsv_client_params p;
+	(void)state;
+
+	nsv_client_params_init(&p);
+	p.max_tokens = 64;
+	p.flags = NSV_CLIENT_IGNORE_END | NSV_CLIENT_LOGPROBS;
+	nsv_ask_text(client, prompt, &p, miss);
+	assert_int_equal(miss->ret, 0);
+	assert_int_equal(miss->result.n_cached, 0);
+	nsv_ask_text(client, prompt, &p, hit);
+	/* all of the prompt but its last token, whatever the block's edge */
+	assert_int_equal(hit->result.n_cached, hit->result.n_prompt - 1);
+	assert_int_equal(hit->n_token, miss->n_token);
+	assert_memory_equal(hit->tokens, miss->tokens, miss->n_token * sizeof(int32_t));
+	assert_memory_equal(hit->lps, miss->lps, miss->n_lp * sizeof(miss->lps[0]));
+	/* a next turn: prompt, answer and more; only what is new is computed */
+	int32_t turn[256];
+	size_t n = 0;
+	for (; n < hit->n_token; n++)
+		turn[n] = hit->tokens[n];
+	nsv_ask_ids(client, turn, n, &p, miss);
+	nsv_ask_ids(client, turn, n, &p, hit);
+	assert_true(hit->result.n_cached >= n - 1 - 16);
+	assert_memory_equal(hit->tokens, miss->tokens, miss->n_token * sizeof(int32_t));
+	nsv_client_close(client);
+}
+
 /* ---- Ends */
 
 static void test_a_killed_client_frees_what_it_held(void **state)
@@ -285,6 +320,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_tokens_match_the_references),
 		cmocka_unit_test(test_eight_processes_get_what_they_get_alone),
+		cmocka_unit_test(test_a_known_prefix_gives_the_same_bits),
 		cmocka_unit_test(test_a_killed_client_frees_what_it_held),
 		cmocka_unit_test(test_cancel_ends_one_request),
 		cmocka_unit_test(test_stop_strings_and_limits),

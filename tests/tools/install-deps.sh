@@ -2,7 +2,7 @@
 # Installs with apt what is missing: `build` for the programs, `test` for the tests besides.
 set -eu
 
-build="gcc make libc6-dev liburing-dev libsystemd-dev libjansson-dev libutf8proc-dev libedit-dev
+build="gcc make libc6-dev liburing-dev libsystemd-dev libjansson-dev libutf8proc-dev libsodium-dev libedit-dev
 	python3 python3-pip"
 test="libcmocka-dev g++ strace clang libclang-rt-14-dev valgrind abigail-tools pkg-config"
 

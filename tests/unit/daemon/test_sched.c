@@ -11,33 +11,55 @@
 #define N_SEQ 32
 #define CAP 64
 #define BLOCK 4
+#define MAX_BLOCK 128
 
 struct bench {
 	struct nsv_block_alloc alloc;
+	struct nsv_prefix_tree tree;
 	struct nsv_sched sched;
 	struct nsv_step_plan plan;
 	int32_t blocks[N_SEQ][CAP];
+	int32_t tokens[N_SEQ][CAP * BLOCK];
 	uint64_t arrivals;
+	/* What a model would have left in the pool: a slot's value depends on all tokens so far. */
+	uint64_t content[MAX_BLOCK][BLOCK];
 };
+
+static void bench_init_with(struct bench *b, uint32_t n_block, uint32_t batch, bool with_tree)
+{
+	static const struct nsv_prefix_key secret;
+
+	memset(b, 0, sizeof(*b));
+	assert_int_equal(nsv_block_alloc_init(&b->alloc, n_block), 0);
+	if (with_tree)
+		assert_int_equal(nsv_prefix_tree_init(&b->tree, &b->alloc, BLOCK, 1, &secret), 0);
+	assert_int_equal(
+		nsv_sched_init(&b->sched, &b->alloc, with_tree ? &b->tree : NULL, N_SEQ, BLOCK, batch), 0);
+	assert_int_equal(nsv_step_plan_init(&b->plan, N_SEQ), 0);
+}
 
 static void bench_init(struct bench *b, uint32_t n_block, uint32_t batch)
 {
-	memset(b, 0, sizeof(*b));
-	assert_int_equal(nsv_block_alloc_init(&b->alloc, n_block), 0);
-	assert_int_equal(nsv_sched_init(&b->sched, &b->alloc, N_SEQ, BLOCK, batch), 0);
-	assert_int_equal(nsv_step_plan_init(&b->plan, N_SEQ), 0);
+	bench_init_with(b, n_block, batch, false);
 }
 
 static void bench_deinit(struct bench *b)
 {
 	nsv_step_plan_deinit(&b->plan);
 	nsv_sched_deinit(&b->sched);
+	nsv_prefix_tree_deinit(&b->tree);
 	nsv_block_alloc_deinit(&b->alloc);
 }
 
 static void add(struct bench *b, uint32_t seq, uint32_t n_token)
 {
-	nsv_sched_add(&b->sched, seq, n_token, ++b->arrivals, b->blocks[seq], CAP);
+	nsv_sched_add(&b->sched, seq,
+		&(struct nsv_sched_new){.n_token = n_token,
+			.arrival = ++b->arrivals,
+			.domain = seq % 3,
+			.tokens = b->tokens[seq],
+			.blocks = b->blocks[seq],
+			.cap = CAP});
 }
 
 static void audit(struct bench *b)
@@ -174,6 +196,92 @@ static void test_audit_sees_damage(void **state)
 	bench_deinit(&b);
 }
 
+/* ---- The prefix cache */
+
+static uint64_t mix(uint64_t hash, int32_t token)
+{
+	return (hash ^ (uint32_t)token) * 0x9e3779b97f4a7c15ull + 1;
+}
+
+static uint64_t *slot_of(struct bench *b, uint32_t seq, uint32_t pos)
+{
+	return &b->content[b->blocks[seq][pos / BLOCK]][pos % BLOCK];
+}
+
+/* Does what the engine and a model do with a plan, and finds that every row sees the history of its
+ * own tokens, wherever it came from. */
+static void compute(struct bench *b)
+{
+	for (uint32_t i = 0; i < b->plan.n_copy; i++)
+		memcpy(b->content[b->plan.copies[i].to], b->content[b->plan.copies[i].from],
+			sizeof(b->content[0]));
+	nsv_sched_copied(&b->sched, &b->plan);
+	for (uint32_t i = 0; i < b->plan.n_item; i++) {
+		const struct nsv_plan_item *item = &b->plan.items[i];
+		uint64_t hash = item->seq % 3;
+		for (uint32_t pos = 0; pos < item->n_past + item->n_row; pos++) {
+			hash = mix(hash, b->tokens[item->seq][pos]);
+			if (pos >= item->n_past)
+				*slot_of(b, item->seq, pos) = hash;
+			else
+				assert_int_equal(*slot_of(b, item->seq, pos), hash);
+		}
+	}
+	for (uint32_t i = 0; i < b->plan.n_item; i++)
+		assert_int_equal(nsv_sched_computed(&b->sched, b->plan.items[i].seq), 0);
+}
+
+static void run_to_end(struct bench *b, uint32_t seq, uint32_t n_token)
+{
+	while (b->sched.seqs[seq].where && b->sched.seqs[seq].n_token < n_token) {
+		nsv_sched_plan(&b->sched, &b->plan);
+		compute(b);
+		for (uint32_t i = 0; i < b->plan.n_item; i++)
+			if (b->plan.items[i].sample)
+				nsv_sched_grow(&b->sched, b->plan.items[i].seq);
+		audit(b);
+	}
+	nsv_sched_remove(&b->sched, seq);
+}
+
+static void test_the_next_turn_computes_what_is_new(void **state)
+{
+	struct bench b;
+	(void)state;
+
+	bench_init_with(&b, 32, 64, true);
+	for (int i = 0; i < CAP * BLOCK; i++)
+		b.tokens[0][i] = b.tokens[3][i] = b.tokens[6][i] = b.tokens[1][i] = i;
+	add(&b, 0, 18);
+	run_to_end(&b, 0, 19);
+	add(&b, 3, 30); /* its first 18 are known: 4 blocks of 4 */
+	nsv_sched_plan(&b.sched, &b.plan);
+	assert_int_equal(b.plan.items[0].n_past, 16);
+	compute(&b);
+	nsv_sched_remove(&b.sched, 3);
+	b.tokens[6][10] = -1; /* parts in the middle of the third block */
+	add(&b, 6, 20);
+	nsv_sched_plan(&b.sched, &b.plan);
+	assert_int_equal(b.plan.items[0].n_past, 10);
+	assert_int_equal(b.plan.n_copy, 1);
+	compute(&b);
+	nsv_sched_remove(&b.sched, 6);
+	add(&b, 1, 18); /* another domain */
+	nsv_sched_plan(&b.sched, &b.plan);
+	assert_int_equal(b.plan.items[0].n_past, 0);
+	compute(&b);
+	nsv_sched_remove(&b.sched, 1);
+	add(&b, 0, 16); /* all known: the last token is computed all the same */
+	nsv_sched_plan(&b.sched, &b.plan);
+	assert_int_equal(b.plan.items[0].n_past, 15);
+	assert_true(b.plan.items[0].sample);
+	compute(&b);
+	nsv_sched_remove(&b.sched, 0);
+	audit(&b);
+	assert_int_equal(b.alloc.n_free + nsv_block_n_idle(&b.alloc), 32);
+	bench_deinit(&b);
+}
+
 /* ---- Random loads */
 
 static uint64_t rng;
@@ -190,6 +298,15 @@ struct soak {
 	uint32_t end[N_SEQ]; /* tokens at which it ends; 0: absent */
 };
 
+/* Few beginnings and long repeats, so that prefixes are shared, and part in the middle of blocks. */
+static void random_tokens(struct bench *b, uint32_t seq)
+{
+	uint32_t same = rnd(60), story = rnd(3);
+
+	for (uint32_t i = 0; i < CAP * BLOCK; i++)
+		b->tokens[seq][i] = i < same ? (int32_t)(story * 1000 + i) : (int32_t)rnd(2);
+}
+
 static void random_event(struct bench *b, struct soak *k)
 {
 	uint32_t seq = rnd(N_SEQ);
@@ -200,6 +317,7 @@ static void random_event(struct bench *b, struct soak *k)
 		if (!nsv_sched_fits(&b->sched, end))
 			return;
 		k->end[seq] = end;
+		random_tokens(b, seq);
 		add(b, seq, n_prompt);
 	} else if (rnd(8) == 0) {
 		nsv_sched_remove(&b->sched, seq);
@@ -250,25 +368,31 @@ static void test_random_loads(void **state)
 	uint64_t seed = (uint64_t)time(NULL) * 2654435761u + 1;
 	(void)state;
 
+	uint64_t n_hit = 0;
+
 	print_message("seed %llu, %ld steps\n", (unsigned long long)seed, n_step);
 	rng = seed;
 	for (long done = 0; done < n_step;) {
 		struct bench b;
 		struct soak k = {{0}};
-		bench_init(&b, 18 + rnd(80), 1 + rnd(60));
+		bench_init_with(&b, 18 + rnd(80), 1 + rnd(60), rnd(4) > 0);
 		for (int i = 0; i < 2000; i++, done++) {
 			for (uint32_t n = rnd(3); n > 0; n--)
 				random_event(&b, &k);
 			plan_with_progress(&b);
+			compute(&b);
 			finish_step(&b, &k);
 			audit(&b);
 		}
 		for (uint32_t i = 0; i < N_SEQ; i++)
 			if (k.end[i])
 				nsv_sched_remove(&b.sched, i);
-		assert_int_equal(b.alloc.n_free, b.alloc.n_block);
+		n_hit += b.sched.n_hit_token;
+		assert_int_equal(b.alloc.n_free + nsv_block_n_idle(&b.alloc), b.alloc.n_block);
 		bench_deinit(&b);
 	}
+	assert_true(n_hit > 0);
+	print_message("%llu tokens came from the prefix cache\n", (unsigned long long)n_hit);
 }
 
 int main(void)
@@ -280,6 +404,7 @@ int main(void)
 		cmocka_unit_test(test_a_paused_one_gives_way_first),
 		cmocka_unit_test(test_first_come_first_served),
 		cmocka_unit_test(test_audit_sees_damage),
+		cmocka_unit_test(test_the_next_turn_computes_what_is_new),
 		cmocka_unit_test(test_random_loads),
 	};
 
