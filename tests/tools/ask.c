@@ -21,7 +21,8 @@ static void take(struct nsv_answer *a, const struct nsv_client_chunk *c)
 	for (size_t i = 0; i < c->n_lp && a->n_lp < NSV_ANSWER_TOKENS; i++)
 		a->lps[a->n_lp++] = c->lps[i];
 	size_t n = nsv_min(c->text_len, NSV_ANSWER_TEXT - 1 - a->text_len);
-	memcpy(a->text + a->text_len, c->text, n);
+	if (n)
+		memcpy(a->text + a->text_len, c->text, n);
 	a->text_len += n;
 	a->text[a->text_len] = '\0';
 }
