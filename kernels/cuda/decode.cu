@@ -387,53 +387,75 @@ template <int D, int MT> struct accum {
 	}
 };
 
-__device__ __forceinline__ char *out_row(const decode_args &args, const piece &p, int32_t row)
-{
-	int32_t tok = (p.row0 + row) / args.shape.group;
-	int32_t head = p.head0 + (p.row0 + row) % args.shape.group;
-	int64_t at = (int64_t)(p.seq.row0 + tok) * args.n_head + head;
-	return static_cast<char *>(args.out) + at * args.head_dim * 2;
-}
+/* Where an item's rows go, and what of the arguments that takes. */
+struct out_rows {
+	char *out;
+	int32_t row0, head0, tok0, group, n_head, head_dim;
+
+	__device__ __forceinline__ out_rows(const decode_args &args, const piece &p)
+		: out(static_cast<char *>(args.out)), row0(p.row0), head0(p.head0), tok0(p.seq.row0),
+		  group(args.shape.group), n_head(args.n_head), head_dim(args.head_dim)
+	{
+	}
+
+	__device__ __forceinline__ char *operator()(int32_t row) const
+	{
+		int32_t tok = (row0 + row) / group, head = head0 + (row0 + row) % group;
+		return out + ((int64_t)(tok0 + tok) * n_head + head) * head_dim * 2;
+	}
+};
+
+/* The partials of a split item, from the first that counts: all by value, since the call that gets
+ * it is out of line. */
+struct merge_job {
+	const float *slots;
+	int32_t slot_len, n_row, n_chunk;
+	out_rows out;
+
+	__device__ __forceinline__ merge_job(const decode_args &args, const piece &p) : out(args, p)
+	{
+		tile_range seen = item_tiles(args.shape, p.seq, p.item);
+		int32_t folded = tile_chunk(p.cut - 1), first = max(folded, tile_chunk(seen.begin));
+		slot_len = args.slot_len;
+		n_row = p.n_row;
+		n_chunk = max(folded, tile_chunk(seen.end - 1)) - first + 1;
+		slots = args.partials + ((int64_t)p.split * args.n_slot + first -
+			tile_chunk(p.line.begin)) * slot_len;
+	}
+};
 
 /* Folding the partials of a split item: kept out of line, since it needs registers of its own. */
 template <typename E, int D, int MT> struct merger {
 	using C = config<D, MT>;
-	const decode_args &args;
 	layout<D, MT> smem;
-	const piece &p;
-	int32_t rows, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-	tile_range chunks; /* that have partials */
+	merge_job job;
+	int32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
 
-	__device__ merger(const decode_args &a, const layout<D, MT> &s, const piece &piece_)
-		: args(a), smem(s), p(piece_)
+	__device__ merger(const layout<D, MT> &s, const merge_job &j) : smem(s), job(j)
 	{
-		tile_range seen = item_tiles(args.shape, p.seq, p.item);
-		int32_t folded = tile_chunk(p.cut - 1), base = tile_chunk(p.line.begin);
-		chunks = {max(folded, tile_chunk(seen.begin)) - base,
-			max(folded, tile_chunk(seen.end - 1)) - base + 1};
-		rows = args.slot_len / (D + 2);
 	}
 
-	__device__ const float *slot(int32_t chunk) const
+	__device__ __forceinline__ const float *slot(int32_t chunk) const
 	{
-		return args.partials + ((int64_t)p.split * args.n_slot + chunk) * args.slot_len;
+		return job.slots + (int64_t)chunk * job.slot_len;
 	}
 
 	/* Chunks whose factors there is room for: they take the place of both P. Whole groups. */
 	__device__ int32_t batch() const
 	{
-		return 2 * C::p_bytes / 16 / p.n_row / MERGE_GROUP * MERGE_GROUP;
+		return 2 * C::p_bytes / 16 / job.n_row / MERGE_GROUP * MERGE_GROUP;
 	}
 
 	__device__ uint32_t factor_at(int32_t i, int32_t row) const
 	{
-		return smem.p(0) + (i * p.n_row + row) * 16;
+		return smem.p(0) + (i * job.n_row + row) * 16;
 	}
 
 	/* The factors of fold() of the chunks [c0, c0 + n) to shared memory as (a, b, l): a warp a
 	 * row, a lane a chunk. `before`: the row's reference so far. */
 	__device__ float factors(int32_t row, int32_t c0, int32_t n, float before) const
 	{
+		int32_t rows = job.slot_len / (D + 2);
 		for (int32_t i0 = 0; i0 < n; i0 += 32) {
 			int32_t i = i0 + lane;
 			const float *ml = slot(c0 + min(i, n - 1)) + rows * D + row;
@@ -455,9 +477,9 @@ template <typename E, int D, int MT> struct merger {
 	/* Factors of all rows; the rows' references lie in shared memory between batches. */
 	__device__ void all_factors(int32_t c0, int32_t n) const
 	{
-		for (int32_t row = warp; row < p.n_row; row += N_WARP) {
+		for (int32_t row = warp; row < job.n_row; row += N_WARP) {
 			uint32_t ref = smem.row_max(0) + row * 4;
-			float before = c0 > chunks.begin ? ld_shared(ref) : M_NONE;
+			float before = c0 > 0 ? ld_shared(ref) : M_NONE;
 			before = factors(row, c0, n, before);
 			__syncwarp();
 			if (lane == 0)
@@ -473,15 +495,15 @@ template <typename E, int D, int MT> struct merger {
 		uint32_t to = group_at(c0);
 #pragma unroll
 		for (int j = 0; j < MERGE_GROUP; j++)
-			if (c0 + j < chunks.end)
-				cp_async_16(to + j * N_CONSUMER * 16, from + j * args.slot_len, 16);
+			if (c0 + j < job.n_chunk)
+				cp_async_16(to + j * N_CONSUMER * 16, from + j * job.slot_len, 16);
 		cp_async_commit();
 	}
 
 	/* Two groups take turns. */
 	__device__ __forceinline__ uint32_t group_at(int32_t c0) const
 	{
-		int32_t odd = (c0 - chunks.begin) / MERGE_GROUP & 1;
+		int32_t odd = c0 / MERGE_GROUP & 1;
 		return smem.merge(threadIdx.x, odd * MERGE_GROUP);
 	}
 
@@ -498,7 +520,7 @@ template <typename E, int D, int MT> struct merger {
 		uint32_t at = group_at(c0);
 #pragma unroll
 		for (int j = 0; j < MERGE_GROUP; j++) {
-			bool used = c0 + j < chunks.end;
+			bool used = c0 + j < job.n_chunk;
 			x[j] = ld_shared4(at + j * N_CONSUMER * 16);
 			abl[j] = ld_shared4(factor_at(c0 + j - batch0, row));
 			if (!used)
@@ -519,7 +541,7 @@ template <typename E, int D, int MT> struct merger {
 
 	__device__ void put(const row_part &r, int32_t row, int32_t dim) const
 	{
-		*reinterpret_cast<uint2 *>(out_row(args, p, row) + dim * 2) =
+		*reinterpret_cast<uint2 *>(job.out(row) + dim * 2) =
 			make_uint2(elem<E>::pack(normalise(r.o.x, r.l), normalise(r.o.y, r.l)),
 				elem<E>::pack(normalise(r.o.z, r.l), normalise(r.o.w, r.l)));
 	}
@@ -529,9 +551,9 @@ template <typename E, int D, int MT> struct merger {
 	{
 		row_part r = {make_float4(0.0f, 0.0f, 0.0f, 0.0f), 0.0f};
 		int32_t off = row * D + dim, size = batch();
-		fetch(chunks.begin, off);
-		for (int32_t b0 = chunks.begin; b0 < chunks.end; b0 += size) {
-			int32_t end = min(b0 + size, chunks.end);
+		fetch(0, off);
+		for (int32_t b0 = 0; b0 < job.n_chunk; b0 += size) {
+			int32_t end = min(b0 + size, job.n_chunk);
 			all_factors(b0, end - b0);
 			named_barrier(CONSUMERS, N_CONSUMER);
 			for (int32_t c = b0; c < end; c += MERGE_GROUP) {
@@ -542,23 +564,23 @@ template <typename E, int D, int MT> struct merger {
 			named_barrier(CONSUMERS, N_CONSUMER);
 		}
 		cp_async_wait<0>();
-		if (used && dim < args.head_dim)
+		if (used && dim < job.out.head_dim)
 			put(r, row, dim);
 	}
 
 	__device__ void run() const
 	{
-		for (int32_t i0 = 0; i0 < p.n_row * (D / 4); i0 += N_CONSUMER) {
+		for (int32_t i0 = 0; i0 < job.n_row * (D / 4); i0 += N_CONSUMER) {
 			int32_t i = i0 + threadIdx.x, row = i / (D / 4);
-			fold_row(min(row, p.n_row - 1), i % (D / 4) * 4, row < p.n_row);
+			fold_row(min(row, job.n_row - 1), i % (D / 4) * 4, row < job.n_row);
 		}
 	}
 };
 
 template <typename E, int D, int MT>
-__device__ __noinline__ void merge(const decode_args &args, layout<D, MT> smem, const piece *p)
+__device__ __noinline__ void merge(layout<D, MT> smem, merge_job job)
 {
-	merger<E, D, MT>(args, smem, *p).run();
+	merger<E, D, MT>(smem, job).run();
 }
 
 template <typename E, int D, int MT> struct consumer {
@@ -838,9 +860,10 @@ template <typename E, int D, int MT> struct consumer {
 
 	__device__ void put_rows(const accum<D, MT> &a) const
 	{
+		out_rows out(args, *p);
 		each(a, [&](int32_t row, int32_t dim, float x, float y, float l) {
 			if (dim < args.head_dim)
-				*reinterpret_cast<uint32_t *>(out_row(args, *p, row) + dim * 2) =
+				*reinterpret_cast<uint32_t *>(out(row) + dim * 2) =
 					elem<E>::pack(normalise(x, l), normalise(y, l));
 		});
 	}
@@ -898,7 +921,7 @@ template <typename E, int D, int MT> __device__ void consumer<E, D, MT>::arrive(
 	named_barrier(CONSUMERS, N_CONSUMER);
 	if (!is_last)
 		return;
-	merge<E, D, MT>(args, smem, p);
+	merge<E, D, MT>(smem, merge_job(args, *p));
 	if (threadIdx.x == 0)
 		args.arrived[p->split] = 0;
 }

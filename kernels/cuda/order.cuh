@@ -1,7 +1,7 @@
 /* The one order in which a history is reduced: promise 1 for every kernel of this folder.
  *
- *     keys     0 ....... 1024 ............... 3072 ................... 7168 .......
- *     chunks   16 x 64 keys   16 x 128 keys        16 x 256 keys            512 each
+ *     keys     0 ....... 512 ............... 1536 ................... 3584 .......
+ *     chunks   8 x 64 keys   8 x 128 keys          8 x 256 keys            512 each
  *     tiles    of 64 keys, a chunk is whole tiles
  *
  * A tile: s = q.k over k16 slices in order; the row's reference m becomes max(m, max s) and what
@@ -20,14 +20,8 @@ namespace nsv
 {
 
 constexpr int TILE = 64;
-#ifndef NSV_CUDA_CHUNKS_A_SIZE
-#define NSV_CUDA_CHUNKS_A_SIZE 16
-#endif
-#ifndef NSV_CUDA_CHUNK_LEVELS
-#define NSV_CUDA_CHUNK_LEVELS 3
-#endif
-constexpr int CHUNKS_A_SIZE = NSV_CUDA_CHUNKS_A_SIZE;
-constexpr int CHUNK_LEVELS = NSV_CUDA_CHUNK_LEVELS; /* doublings; then the size stays */
+constexpr int CHUNKS_A_SIZE = 8;
+constexpr int CHUNK_LEVELS = 3; /* doublings; then the size stays */
 
 /* First tile of the chunks of 2^level tiles. */
 __host__ __device__ constexpr int level_tile(int level)
