@@ -15,6 +15,8 @@
 
 static const struct nsv_family *const families[] = {
 	&nsv_family_llama,
+	&nsv_family_qwen2,
+	&nsv_family_gemma3,
 };
 
 /* ---- Keys */
@@ -73,10 +75,26 @@ int nsv_meta_str(const struct nsv_gguf *g, const char *arch, const char *suffix,
 	return r < 0 ? nsv_fail(err, -EINVAL, "%s is no text", key) : 0;
 }
 
-static int need(int ret, const char *arch, const char *suffix, struct nsv_err *err)
+int nsv_meta_need(int ret, const char *arch, const char *suffix, struct nsv_err *err)
 {
 	return ret == 1 ? nsv_fail(err, -ENOENT, "the file lacks the key %s.%s", arch, suffix)
 			: ret;
+}
+
+int nsv_meta_refuse(const struct nsv_gguf *g, const char *arch, const char *const *suffixes,
+	size_t n, struct nsv_err *err)
+{
+	for (size_t i = 0; i < n; i++) {
+		uint32_t x = 0;
+		int ret = nsv_meta_u32(g, arch, suffixes[i], 0, UINT32_MAX, &x, err);
+
+		if (ret < 0)
+			return ret;
+		if (x > 0)
+			return nsv_fail(
+				err, -ENOTSUP, "%s.%s %u is not supported", arch, suffixes[i], x);
+	}
+	return 0;
 }
 
 /* ---- What all families have */
@@ -108,7 +126,7 @@ static int read_counts(const struct nsv_gguf *g, struct nsv_model_desc *d, struc
 		const char *suffix = keys[i].suffix;
 		int ret = nsv_meta_u32(g, d->arch, suffix, 1, keys[i].most, keys[i].ret, err);
 
-		ret = need(ret, d->arch, suffix, err);
+		ret = nsv_meta_need(ret, d->arch, suffix, err);
 		if (ret < 0)
 			return ret;
 	}
@@ -150,7 +168,35 @@ static int read_heads(const struct nsv_gguf *g, struct nsv_model_desc *d, struct
 	if (ret >= 0 && d->n_head % d->n_kv_head)
 		ret = nsv_fail(err, -EINVAL, "%u query heads do not divide among %u KV heads",
 			d->n_head, d->n_kv_head);
-	return ret < 0 ? ret : read_head_dim(g, d, err);
+	if (ret >= 0)
+		ret = read_head_dim(g, d, err);
+	d->attn_scale = 1 / sqrtf((float)d->head_dim);
+	return ret;
+}
+
+static bool is_text(struct nsv_str s, const char *text)
+{
+	return s.len == strlen(text) && memcmp(s.p, text, s.len) == 0;
+}
+
+/* Positions as they are, or divided by a factor. */
+static int read_rope_scaling(
+	const struct nsv_gguf *g, struct nsv_model_desc *d, struct nsv_err *err)
+{
+	static const char *const keys[] = {"rope.scale_linear", "rope.scaling.factor"};
+	struct nsv_str type = {"linear", 6};
+	int ret = nsv_meta_str(g, d->arch, "rope.scaling.type", &type, err);
+
+	d->rope_factor = 1;
+	for (size_t i = 0; ret >= 0 && i < NSV_ARRAY_LEN(keys); i++)
+		ret = nsv_meta_f32(g, d->arch, keys[i], 1e6f, &d->rope_factor, err);
+	if (ret < 0)
+		return ret;
+	if (!is_text(type, "linear") && !(is_text(type, "none") && d->rope_factor == 1))
+		return nsv_fail(err, -ENOTSUP,
+			"%s.rope.scaling.type \"%.*s\" with factor %g is not supported", d->arch,
+			(int)nsv_min(type.len, 32), type.p, (double)d->rope_factor);
+	return 0;
 }
 
 static int read_rope(const struct nsv_gguf *g, struct nsv_model_desc *d, struct nsv_err *err)
@@ -166,7 +212,7 @@ static int read_rope(const struct nsv_gguf *g, struct nsv_model_desc *d, struct 
 	d->rope_base = 10000;
 	if (ret >= 0)
 		ret = nsv_meta_f32(g, d->arch, "rope.freq_base", 1e12f, &d->rope_base, err);
-	return ret < 0 ? ret : 0;
+	return ret < 0 ? ret : read_rope_scaling(g, d, err);
 }
 
 /* The token list's length; a vocabulary size in the metadata must agree. */
@@ -189,6 +235,19 @@ static int read_vocab(const struct nsv_gguf *g, struct nsv_model_desc *d, struct
 	return ret < 0 ? ret : 0;
 }
 
+/* Every row sees the keys before it alone; a file that says else wants another engine. */
+static int check_causal(
+	const struct nsv_gguf *g, const struct nsv_model_desc *d, struct nsv_err *err)
+{
+	char key[128];
+	bool causal = true;
+
+	make_key(key, d->arch, "attention.causal");
+	if (nsv_gguf_bool(g, key, &causal) == -EPROTOTYPE)
+		return nsv_fail(err, -EINVAL, "%s is no truth value", key);
+	return causal ? 0 : nsv_fail(err, -ENOTSUP, "%s false is not supported", key);
+}
+
 static int read_common(const struct nsv_gguf *g, struct nsv_model_desc *d, struct nsv_err *err)
 {
 	static const char eps[] = "attention.layer_norm_rms_epsilon";
@@ -205,7 +264,10 @@ static int read_common(const struct nsv_gguf *g, struct nsv_model_desc *d, struc
 	if (ret == 0)
 		ret = read_rope(g, d, err);
 	if (ret == 0)
-		ret = need(nsv_meta_f32(g, d->arch, eps, 1, &d->norm_eps, err), d->arch, eps, err);
+		ret = nsv_meta_need(
+			nsv_meta_f32(g, d->arch, eps, 1, &d->norm_eps, err), d->arch, eps, err);
+	if (ret >= 0)
+		ret = check_causal(g, d, err);
 	return ret < 0 ? ret : read_vocab(g, d, err);
 }
 

@@ -12,7 +12,7 @@ struct nsv_family {
 	int (*describe)(const struct nsv_gguf *g, struct nsv_model_desc *desc, struct nsv_err *err);
 };
 
-extern const struct nsv_family nsv_family_llama;
+extern const struct nsv_family nsv_family_gemma3, nsv_family_llama, nsv_family_qwen2;
 
 /* Finds the family and describes the model. 0; -ENOTSUP, -EINVAL or -ENOENT and a sentence. */
 int nsv_describe(const struct nsv_gguf *g, struct nsv_model_desc *ret_desc, struct nsv_err *err);
@@ -27,5 +27,10 @@ int nsv_meta_f32(const struct nsv_gguf *g, const char *arch, const char *suffix,
 /* The same for a text, borrowed from the file. */
 int nsv_meta_str(const struct nsv_gguf *g, const char *arch, const char *suffix,
 	struct nsv_str *ret, struct nsv_err *err);
+/* Forwards what one of them returned, but an absent key, 1, is -ENOENT and a sentence. */
+int nsv_meta_need(int ret, const char *arch, const char *suffix, struct nsv_err *err);
+/* -ENOTSUP and a sentence if one of the counts "<arch>.<suffix>" is there and not 0. */
+int nsv_meta_refuse(const struct nsv_gguf *g, const char *arch, const char *const *suffixes,
+	size_t n, struct nsv_err *err);
 
 #endif

@@ -9,6 +9,8 @@
  *     few rows    each member does all of them in a lane of its own and meets nobody: the same bits
  *                 everywhere, for less than a barrier costs
  *
+ * A layer is global or local: each kind has its own shape of attention and its own angles.
+ *
  * Barriers a layer: after QKV, after K and V are in the pool, after attention, after the output
  * product, after gate and up, after down: 6; with many rows 7 more. */
 #include <math.h>
@@ -21,7 +23,8 @@ struct step {
 	struct nsv_dispatch *dispatch;
 	const struct nsv_model_kv *kv;
 	const struct nsv_batch *batch;
-	struct nsv_attn_plan plan;
+	struct nsv_attn_shape shapes[NSV_N_LAYER_KIND];
+	struct nsv_attn_plan plan; /* of both: no integer of it depends on the window */
 	float *logits;
 };
 
@@ -124,10 +127,19 @@ static int check_seqs(const struct nsv_batch *b, uint32_t block_size, struct nsv
 	return 0;
 }
 
+static void set_shapes(struct step *s)
+{
+	for (uint32_t kind = 0; kind < NSV_N_LAYER_KIND; kind++) {
+		s->shapes[kind] = s->kv->shape;
+		s->shapes[kind].scale = s->m->desc.attn_scale;
+		s->shapes[kind].window = kind == NSV_LAYER_LOCAL ? s->m->desc.window : 0;
+	}
+}
+
 static int check(struct step *s, struct nsv_err *err)
 {
 	const struct nsv_batch *b = s->batch;
-	const struct nsv_attn_shape *shape = &s->kv->shape;
+	const struct nsv_attn_shape *shape = &s->shapes[NSV_LAYER_GLOBAL];
 	int ret = check_counts(s->m, s->dispatch, b, err);
 
 	if (ret == 0)
@@ -202,12 +214,22 @@ static void norm_rows(const struct walk *w, size_t weight)
 	set_acts(w, w->lane.norm, w->step->batch->n_row, n);
 }
 
-/* The residual stream takes what the last product left in y. */
-static void add_rows(const struct walk *w)
+/* The residual stream takes what the last product left in y; with a norm after each half of a
+ * layer, normed in the lane: y is everybody's. */
+static void add_rows(const struct walk *w, size_t post_norm)
 {
-	size_t n = w->m->desc.n_embd, at = w->row0 * n;
+	uint32_t n = w->m->desc.n_embd;
+	size_t at = (size_t)w->row0 * n;
+	const float *y = w->m->scratch.y + at;
 
-	w->m->backend->add(&alone, w->lane.x + at, w->m->scratch.y + at, w->n_row * n);
+	if (w->m->desc.post_norm) {
+		float *normed = w->lane.norm + at;
+
+		w->m->backend->rmsnorm(&alone, normed, y, nsv_weight_at(w->m, post_norm), n,
+			w->n_row, n, w->m->desc.norm_eps);
+		y = normed;
+	}
+	w->m->backend->add(&alone, w->lane.x + at, y, (size_t)w->n_row * n);
 }
 
 static void embed_rows(const struct walk *w)
@@ -216,16 +238,17 @@ static void embed_rows(const struct walk *w)
 		w->step->batch->tokens + w->row0, w->n_row, w->m->desc.embd_scale);
 }
 
-/* Cosines and sines of this member's share, once a step: the same in every layer. */
-static void set_angles(const struct walk *w)
+/* Cosines and sines of this member's share, once a step: the same in every layer of a kind. */
+static void set_angles(const struct walk *w, enum nsv_layer_kind kind)
 {
 	uint32_t half = w->m->desc.n_rot / 2;
+	const double *freq = w->m->rope_freq[kind];
 
 	for (uint32_t r = w->share0; r < w->share0 + w->n_share; r++) {
-		float *cs = w->m->scratch.cs + (size_t)r * half * 2;
+		float *cs = w->m->scratch.cs[kind] + (size_t)r * half * 2;
 
 		for (uint32_t i = 0; i < half; i++) {
-			double angle = w->step->batch->pos[r] * w->m->rope_freq[i];
+			double angle = w->step->batch->pos[r] * freq[i];
 
 			cs[2 * i] = (float)cos(angle);
 			cs[2 * i + 1] = (float)sin(angle);
@@ -233,12 +256,26 @@ static void set_angles(const struct walk *w)
 	}
 }
 
-static void turn(const struct walk *w, float *x, size_t ld, uint32_t n_head)
+static void turn(
+	const struct walk *w, enum nsv_layer_kind kind, float *x, size_t ld, uint32_t n_head)
 {
 	const struct nsv_model_desc *d = &w->m->desc;
 
-	w->m->backend->rope(&alone, x, ld, w->m->scratch.cs + (size_t)w->share0 * d->n_rot,
+	w->m->backend->rope(&alone, x, ld, w->m->scratch.cs[kind] + (size_t)w->share0 * d->n_rot,
 		w->n_share, n_head, d->head_dim, d->n_rot, d->rope);
+}
+
+/* Each of n_head heads in the rows of this member's share. */
+static void norm_heads(const struct walk *w, float *x, size_t ld, uint32_t n_head, size_t weight)
+{
+	const struct nsv_model_desc *d = &w->m->desc;
+
+	for (uint32_t h = 0; h < n_head; h++) {
+		float *head = x + (size_t)h * d->head_dim;
+
+		w->m->backend->rmsnorm(&alone, head, head, nsv_weight_at(w->m, weight), ld,
+			w->n_share, d->head_dim, d->norm_eps);
+	}
 }
 
 static void *layer_pool(const struct walk *w, uint32_t layer, bool is_v)
@@ -248,19 +285,29 @@ static void *layer_pool(const struct walk *w, uint32_t layer, bool is_v)
 	return (char *)kv->base + layer * kv->layer_stride + (is_v ? kv->v_off : 0);
 }
 
-/* This member's share of rows: Q out of the fused rows, Q and K turned, K and V into the pool. */
+/* This member's share of rows: biases, Q out of the fused rows, Q and K normed and turned, K and V
+ * into the pool. */
 static void store_kv(const struct walk *w, uint32_t layer)
 {
 	const struct nsv_model_desc *d = &w->m->desc;
+	const struct nsv_layer *l = &w->m->layers[layer];
+	enum nsv_layer_kind kind = nsv_layer_kind(d, layer);
 	size_t ld = nsv_n_qkv(d), n_q = nsv_n_q(d);
 	float *row = w->m->scratch.qkv + w->share0 * ld, *k = row + n_q, *v = k + nsv_n_kv(d);
 	float *q = w->m->scratch.q + w->share0 * n_q;
 
+	if (d->qkv_bias)
+		w->m->backend->add_bias(&alone, row, ld, nsv_weight_at(w->m, l->qkv_bias),
+			w->n_share, nsv_n_qkv(d));
 	for (uint32_t r = 0; r < w->n_share; r++)
 		memcpy(q + r * n_q, row + r * ld, n_q * sizeof(float));
-	turn(w, q, n_q, d->n_head);
-	turn(w, k, ld, d->n_kv_head);
-	w->m->backend->kv_append(&alone, &w->step->kv->shape, layer_pool(w, layer, false),
+	if (d->qk_norm) {
+		norm_heads(w, q, n_q, d->n_head, l->q_norm);
+		norm_heads(w, k, ld, d->n_kv_head, l->k_norm);
+	}
+	turn(w, kind, q, n_q, d->n_head);
+	turn(w, kind, k, ld, d->n_kv_head);
+	w->m->backend->kv_append(&alone, &w->step->shapes[kind], layer_pool(w, layer, false),
 		layer_pool(w, layer, true), k, v, ld, w->step->batch->slots + w->share0,
 		w->n_share);
 }
@@ -268,7 +315,8 @@ static void store_kv(const struct walk *w, uint32_t layer)
 static void attend(const struct walk *w, uint32_t layer)
 {
 	const struct nsv_scratch *s = &w->m->scratch;
-	const struct nsv_attn_call call = {.shape = &w->step->kv->shape,
+	const struct nsv_attn_call call = {
+		.shape = &w->step->shapes[nsv_layer_kind(&w->m->desc, layer)],
 		.seqs = w->step->batch->seqs,
 		.plan = &w->step->plan,
 		.q = s->q,
@@ -308,7 +356,7 @@ static void run_attention(const struct walk *w, uint32_t layer)
 	set_acts(w, s->attn, n_row, nsv_n_q(&w->m->desc));
 	multiply(w, &l->out, s->y, w->m->desc.n_embd, n_row);
 	meet(w); /* a row of y comes from all members */
-	add_rows(w);
+	add_rows(w, l->post_attn_norm);
 }
 
 static void run_ff(const struct walk *w, uint32_t layer)
@@ -323,7 +371,7 @@ static void run_ff(const struct walk *w, uint32_t layer)
 	gate_rows(w);
 	multiply(w, &l->down, s->y, w->m->desc.n_embd, n_row);
 	meet(w); /* a row of y comes from all members */
-	add_rows(w);
+	add_rows(w, l->post_ffn_norm);
 }
 
 /* The last norm, on this member's share of the rows that are wanted; in a lane of its own, on all.
@@ -358,7 +406,8 @@ static void run_member(const struct nsv_part *part, void *arg)
 	struct walk w = begin_walk(arg, part);
 
 	embed_rows(&w);
-	set_angles(&w);
+	for (uint32_t kind = 0; kind < nsv_n_layer_kind(&w.m->desc); kind++)
+		set_angles(&w, kind);
 	for (uint32_t i = 0; i < w.m->desc.n_layer; i++) {
 		run_attention(&w, i);
 		run_ff(&w, i);
@@ -371,8 +420,10 @@ int nsv_model_forward(struct nsv_model *m, struct nsv_dispatch *dispatch,
 	struct nsv_err *err)
 {
 	struct step s = {.m = m, .dispatch = dispatch, .kv = kv, .batch = batch, .logits = logits};
-	int ret = check(&s, err);
+	int ret;
 
+	set_shapes(&s);
+	ret = check(&s, err);
 	if (ret < 0)
 		return ret;
 	nsv_team_run(m->team, run_member, &s);

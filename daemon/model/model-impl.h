@@ -18,13 +18,18 @@ struct nsv_product {
 	} part[NSV_MAX_FUSED];
 };
 
-/* Offsets are from the region's start. */
+enum nsv_layer_kind { NSV_LAYER_GLOBAL, NSV_LAYER_LOCAL, NSV_N_LAYER_KIND };
+
+/* Offsets are from the region's start; of what the family lacks they are not set. */
 struct nsv_layer {
-	size_t attn_norm, ffn_norm; /* (n_embd) floats */
-	struct nsv_product qkv;	    /* (n_head + 2 n_kv_head) * head_dim rows */
-	struct nsv_product out;	    /* n_embd rows */
-	struct nsv_product gate_up; /* 2 n_ff rows */
-	struct nsv_product down;    /* n_embd rows */
+	size_t attn_norm, ffn_norm;	      /* (n_embd) floats */
+	size_t post_attn_norm, post_ffn_norm; /* (n_embd) floats */
+	size_t q_norm, k_norm;		      /* (head_dim) floats */
+	size_t qkv_bias;		      /* ((n_head + 2 n_kv_head) * head_dim) floats */
+	struct nsv_product qkv;		      /* (n_head + 2 n_kv_head) * head_dim rows */
+	struct nsv_product out;		      /* n_embd rows */
+	struct nsv_product gate_up;	      /* 2 n_ff rows */
+	struct nsv_product down;	      /* n_embd rows */
 };
 
 /* Buffers of what is computed row by row: one lane for all of a step's rows, which the members
@@ -39,12 +44,12 @@ struct nsv_lane {
 struct nsv_scratch {
 	void *mem;
 	struct nsv_lane shared;
-	struct nsv_lane *own; /* (team size) */
-	float *cs;	      /* (max_row, n_rot/2, 2) */
-	float *qkv;	      /* (max_row, n_qkv) */
-	float *q, *attn;      /* (max_row, n_head * head_dim) */
-	float *ff;	      /* (max_row, 2 n_ff): gate, then up */
-	float *y;	      /* (max_row, n_embd) what is added to the residual stream */
+	struct nsv_lane *own;	     /* (team size) */
+	float *cs[NSV_N_LAYER_KIND]; /* (max_row, n_rot/2, 2) */
+	float *qkv;		     /* (max_row, n_qkv) */
+	float *q, *attn;	     /* (max_row, n_head * head_dim) */
+	float *ff;		     /* (max_row, 2 n_ff): gate, then up */
+	float *y;		     /* (max_row, n_embd) what is added to the residual stream */
 	void *attention;
 	size_t attention_len;
 };
@@ -64,7 +69,7 @@ struct nsv_model {
 	struct nsv_product head; /* n_vocab rows */
 	struct nsv_matrix embd;	 /* stored, in the file */
 
-	double *rope_freq; /* (n_rot/2) radians a position */
+	double *rope_freq[NSV_N_LAYER_KIND]; /* (n_rot/2) radians a position; NULL: no such layer */
 	struct nsv_scratch scratch;
 };
 
@@ -89,6 +94,16 @@ static inline uint32_t nsv_n_kv(const struct nsv_model_desc *d)
 static inline uint32_t nsv_n_qkv(const struct nsv_model_desc *d)
 {
 	return nsv_n_q(d) + 2 * nsv_n_kv(d);
+}
+
+static inline enum nsv_layer_kind nsv_layer_kind(const struct nsv_model_desc *d, uint32_t layer)
+{
+	return d->window && (layer + 1) % d->window_period ? NSV_LAYER_LOCAL : NSV_LAYER_GLOBAL;
+}
+
+static inline uint32_t nsv_n_layer_kind(const struct nsv_model_desc *d)
+{
+	return d->window ? NSV_N_LAYER_KIND : 1;
 }
 
 static inline const void *nsv_weight_at(const struct nsv_model *m, size_t off)

@@ -47,15 +47,25 @@ static uint64_t fingerprint(const struct nsv_gguf *g, const struct nsv_model_des
 
 /* ---- Life */
 
+static double *new_freq(uint32_t n_rot, double base, double factor)
+{
+	double *freq = calloc(n_rot / 2, sizeof(*freq));
+
+	for (uint32_t i = 0; freq && i < n_rot / 2; i++)
+		freq[i] = pow(base, -2.0 * i / n_rot) / factor;
+	return freq;
+}
+
 static int set_rope_freq(struct nsv_model *m, struct nsv_err *err)
 {
-	uint32_t n = m->desc.n_rot / 2;
+	const struct nsv_model_desc *d = &m->desc;
+	const double base[] = {d->rope_base, d->local_rope_base}, factor[] = {d->rope_factor, 1};
 
-	m->rope_freq = calloc(n, sizeof(*m->rope_freq));
-	if (!m->rope_freq)
-		return nsv_fail(err, -ENOMEM, "no memory for the model");
-	for (uint32_t i = 0; i < n; i++)
-		m->rope_freq[i] = pow(m->desc.rope_base, -2.0 * i / m->desc.n_rot);
+	for (uint32_t kind = 0; kind < nsv_n_layer_kind(d); kind++) {
+		m->rope_freq[kind] = new_freq(d->n_rot, base[kind], factor[kind]);
+		if (!m->rope_freq[kind])
+			return nsv_fail(err, -ENOMEM, "no memory for the model");
+	}
 	return 0;
 }
 
@@ -99,7 +109,8 @@ void nsv_model_free(struct nsv_model *m)
 		return;
 	nsv_scratch_deinit(&m->scratch);
 	nsv_region_deinit(&m->weights);
-	free(m->rope_freq);
+	for (size_t kind = 0; kind < NSV_N_LAYER_KIND; kind++)
+		free(m->rope_freq[kind]);
 	free(m->layers);
 	free(m);
 }

@@ -14,15 +14,25 @@ struct nsv_model_desc {
 	char arch[32], name[64];
 	uint32_t n_layer, n_embd, n_ff, n_head, n_kv_head, head_dim, n_rot;
 	uint32_t n_ctx, n_vocab;
-	float norm_eps, rope_base;
-	float embd_scale; /* of the embedding's rows */
+	float norm_eps;
+	float rope_base, rope_factor; /* positions are divided by the factor */
+	float embd_scale;	      /* of the embedding's rows */
+	float attn_scale;	      /* of q.k */
 	enum nsv_rope_kind rope;
 	enum nsv_act act;
+	bool qkv_bias;	/* Q, K and V have biases */
+	bool qk_norm;	/* RMSNorm over each head of Q and K, before RoPE */
+	bool post_norm; /* RMSNorm of what each half of a layer adds */
+	/* Local layers see the last `window` keys and turn by a base of their own, unscaled; of
+	 * each `window_period` layers the last is global. 0: all layers are global. */
+	uint32_t window, window_period;
+	float local_rope_base;
 };
 
 struct nsv_model;
 
-/* The KV pool of all layers, as the forward addresses it. */
+/* The KV pool of all layers, as the forward addresses it. The shape's scale and window are the
+ * model's to set: what the caller puts there is not read. */
 struct nsv_model_kv {
 	void *base;	     /* K of layer 0, block 0 */
 	size_t layer_stride; /* bytes from a layer's K plane to the next layer's */

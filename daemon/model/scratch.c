@@ -54,7 +54,8 @@ static void carve_all(const struct nsv_model *m, struct carver *c, struct nsv_sc
 	carve_lane(m, c, m->max_row, &s->shared);
 	for (uint32_t i = 0; i < nsv_team_size(m->team); i++)
 		carve_lane(m, c, NSV_OWN_ROWS, &s->own[i]);
-	s->cs = carve_floats(c, m->max_row, d->n_rot);
+	for (uint32_t kind = 0; kind < nsv_n_layer_kind(d); kind++)
+		s->cs[kind] = carve_floats(c, m->max_row, d->n_rot);
 	s->qkv = carve_floats(c, m->max_row, nsv_n_qkv(d));
 	s->q = carve_floats(c, m->max_row, nsv_n_q(d));
 	s->attn = carve_floats(c, m->max_row, nsv_n_q(d));

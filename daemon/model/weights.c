@@ -8,7 +8,7 @@
 #include "daemon/clock.h"
 
 #define ALIGN 64
-#define TENSORS_A_LAYER 9
+#define TENSORS_A_LAYER 16
 #define TENSORS_BESIDE 3 /* embedding, last norm, head */
 
 struct name {
@@ -39,12 +39,17 @@ struct loader {
 	size_t n_used, n_packing, n_copying;
 };
 
-static struct name layer_name(uint32_t layer, const char *suffix)
+static struct name name_of(uint32_t layer, const char *suffix, const char *what)
 {
 	struct name n;
 
-	snprintf(n.text, sizeof(n.text), "blk.%u.%s.weight", layer, suffix);
+	snprintf(n.text, sizeof(n.text), "blk.%u.%s.%s", layer, suffix, what);
 	return n;
+}
+
+static struct name layer_name(uint32_t layer, const char *suffix)
+{
+	return name_of(layer, suffix, "weight");
 }
 
 /* ---- Finding and checking */
@@ -110,7 +115,8 @@ static int take_place(struct loader *l, size_t len, size_t *ret_off)
 	return 0;
 }
 
-static int add_vector(struct loader *l, const char *name, uint32_t n, size_t *ret_off)
+/* A vector of n floats goes to a place that is taken. */
+static int copy_vector(struct loader *l, const char *name, uint32_t n, size_t off)
 {
 	const struct nsv_tensor *t;
 	int r = find(l, name, n, 1, &t);
@@ -120,10 +126,15 @@ static int add_vector(struct loader *l, const char *name, uint32_t n, size_t *re
 	if (t->dtype != NSV_F32)
 		return nsv_fail(l->err, -ENOTSUP, "tensor %s has type %s, expected F32", name,
 			nsv_dtype_name(t->dtype));
-	r = take_place(l, t->len, ret_off);
-	if (r == 0)
-		l->copyings[l->n_copying++] = (struct copying){t, *ret_off};
-	return r;
+	l->copyings[l->n_copying++] = (struct copying){t, off};
+	return 0;
+}
+
+static int add_vector(struct loader *l, const char *name, uint32_t n, size_t *ret_off)
+{
+	int r = take_place(l, n * sizeof(float), ret_off);
+
+	return r < 0 ? r : copy_vector(l, name, n, *ret_off);
 }
 
 static int add_part(struct loader *l, struct nsv_product *p, const struct nsv_matrix *m,
@@ -188,6 +199,51 @@ static int add_named(struct loader *l, struct nsv_product *p, const struct name 
 	return r < 0 ? r : add_product(l, p, m, names, n_m);
 }
 
+/* Those of the family: another's is a tensor without a use. */
+static int add_norms(struct loader *l, uint32_t i, struct nsv_layer *layer)
+{
+	const struct nsv_model_desc *d = &l->m->desc;
+	const struct {
+		const char *suffix;
+		bool has;
+		uint32_t n;
+		size_t *ret_off;
+	} norms[] = {
+		{"attn_norm", true, d->n_embd, &layer->attn_norm},
+		{"ffn_norm", true, d->n_embd, &layer->ffn_norm},
+		{"post_attention_norm", d->post_norm, d->n_embd, &layer->post_attn_norm},
+		{"post_ffw_norm", d->post_norm, d->n_embd, &layer->post_ffn_norm},
+		{"attn_q_norm", d->qk_norm, d->head_dim, &layer->q_norm},
+		{"attn_k_norm", d->qk_norm, d->head_dim, &layer->k_norm},
+	};
+	int r = 0;
+
+	for (size_t k = 0; r == 0 && k < NSV_ARRAY_LEN(norms); k++)
+		if (norms[k].has)
+			r = add_vector(l, layer_name(i, norms[k].suffix).text, norms[k].n,
+				norms[k].ret_off);
+	return r;
+}
+
+/* Side by side, as the product's columns. */
+static int add_biases(struct loader *l, uint32_t i, struct nsv_layer *layer)
+{
+	static const char *const suffixes[] = {"attn_q", "attn_k", "attn_v"};
+	const struct nsv_model_desc *d = &l->m->desc;
+	const uint32_t n[] = {nsv_n_q(d), nsv_n_kv(d), nsv_n_kv(d)};
+	size_t off;
+
+	if (!d->qkv_bias)
+		return 0;
+	int r = take_place(l, nsv_n_qkv(d) * sizeof(float), &layer->qkv_bias);
+	off = layer->qkv_bias;
+	for (size_t k = 0; r == 0 && k < NSV_ARRAY_LEN(n); k++) {
+		r = copy_vector(l, name_of(i, suffixes[k], "bias").text, n[k], off);
+		off += n[k] * sizeof(float);
+	}
+	return r;
+}
+
 static int add_layer(struct loader *l, uint32_t i, struct nsv_layer *layer)
 {
 	const struct nsv_model_desc *d = &l->m->desc;
@@ -197,14 +253,14 @@ static int add_layer(struct loader *l, uint32_t i, struct nsv_layer *layer)
 	const struct name out = layer_name(i, "attn_output"), down = layer_name(i, "ffn_down");
 	const uint32_t n_qkv[] = {nsv_n_q(d), nsv_n_kv(d), nsv_n_kv(d)},
 		       n_ff[] = {d->n_ff, d->n_ff};
-	int r = add_vector(l, layer_name(i, "attn_norm").text, d->n_embd, &layer->attn_norm);
+	int r = add_norms(l, i, layer);
 
+	if (r == 0)
+		r = add_biases(l, i, layer);
 	if (r == 0)
 		r = add_named(l, &layer->qkv, qkv, d->n_embd, n_qkv, 3);
 	if (r == 0)
 		r = add_named(l, &layer->out, &out, nsv_n_q(d), &d->n_embd, 1);
-	if (r == 0)
-		r = add_vector(l, layer_name(i, "ffn_norm").text, d->n_embd, &layer->ffn_norm);
 	if (r == 0)
 		r = add_named(l, &layer->gate_up, gate_up, d->n_embd, n_ff, 2);
 	if (r == 0)
