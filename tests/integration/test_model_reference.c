@@ -1,8 +1,12 @@
-/* The real model against transformers in float32 (tests/data): greedy tokens, the five largest
+/* The real models against transformers in float32 (tests/data): greedy tokens, the five largest
  * logits a step, whole logit vectors, the likelihood of a long text; and the backends against
- * each other. What is close enough depends on the activations: see `rules`.
+ * each other. What is close enough depends on the activations: see `rules`. A model that is not in
+ * the cache folder is skipped (tests/tools/fetch-model.sh NAME).
  *
- * $NANOSERVE_TEST_BACKEND runs one backend on all the cases that it is fast enough for. */
+ * $NANOSERVE_TEST_BACKEND runs one backend on all the cases that it is fast enough for.
+ * $NANOSERVE_LONG=1 adds what takes minutes: the longest prompt, all steps of the slow backends,
+ * and these on every model.
+ */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -13,11 +17,20 @@
 
 #include "tests/tools/model-run.h"
 
-#define CASES "tests/data/smollm2-135m-q4_1.json"
-#define LOGITS "tests/data/logits-smollm2-135m-q4_1-%s.f32"
 #define MAX_ROW 256
 #define N_TOKEN 8192
 #define N_TOP 5
+#define LONG_PROMPT 4096 /* tokens, from which on a case is for $NANOSERVE_LONG */
+#define FEW_STEPS 12	 /* of the slow backends, without it */
+
+static const struct model {
+	const char *file;
+	const char *data; /* tests/data/<data>.json, tests/data/logits-<data>-<case>.f32 */
+} models[] = {
+	{MODEL_RUN_DEFAULT, "smollm2-135m-q4_1"},
+	{"qwen2.5-coder-0.5b-instruct-q4_k_m.gguf", "qwen2.5-coder-0.5b-q4_k_m"},
+	{"gemma-3-270m-q4_k_m.gguf", "gemma3-270m-q4_k_m"},
+};
 
 /* The tokens may part where the reference's two largest logits are closer than `margin`. */
 struct rule {
@@ -35,15 +48,19 @@ static const struct rule rules[] = {
 };
 
 struct ref_case {
-	const char *name;
+	const char *data, *name;
 	uint32_t n_prompt, n_step;
 	int32_t *prompt, *greedy;
 	json_t *top5;
 	double nll; /* NaN: none */
 };
 
-static char model_path[512];
-static json_t *cases_json;
+/* The model of a test: where it is, and what the reference says of it. */
+struct subject {
+	const struct model *model;
+	char path[512];
+	json_t *cases;
+};
 
 /* ---- The reference */
 
@@ -59,10 +76,29 @@ static int32_t *read_ids(json_t *list, uint32_t *ret_n)
 	return ids;
 }
 
-static struct ref_case read_case(size_t i)
+static struct subject open_subject(const struct model *model)
 {
-	json_t *j = json_array_get(cases_json, i), *nll = json_object_get(j, "nll");
-	struct ref_case c = {.name = json_string_value(json_object_get(j, "name")),
+	struct subject s = {.model = model};
+	char data[256];
+	const char *why;
+	json_error_t error;
+
+	if (!model_run_find(model->file, s.path, &why)) {
+		printf("%s: %s\n", model->file, why);
+		skip();
+	}
+	snprintf(data, sizeof(data), "tests/data/%s.json", model->data);
+	s.cases = json_load_file(data, 0, &error);
+	if (!s.cases)
+		fail_msg("%s: %s", data, error.text);
+	return s;
+}
+
+static struct ref_case read_case(const struct subject *s, size_t i)
+{
+	json_t *j = json_array_get(s->cases, i), *nll = json_object_get(j, "nll");
+	struct ref_case c = {.data = s->model->data,
+		.name = json_string_value(json_object_get(j, "name")),
 		.top5 = json_object_get(j, "top5"),
 		.nll = json_is_number(nll) ? json_number_value(nll) : NAN};
 
@@ -92,7 +128,7 @@ static float *read_logits(const struct ref_case *c, uint32_t n)
 	char path[256];
 	float *logits;
 
-	snprintf(path, sizeof(path), LOGITS, c->name);
+	snprintf(path, sizeof(path), "tests/data/logits-%s-%s.f32", c->data, c->name);
 	FILE *f = fopen(path, "rb");
 	if (!f)
 		return NULL;
@@ -241,20 +277,28 @@ static const struct nsv_backend *choose(const char *name)
 	return ret == 0 ? backend : NULL;
 }
 
-static void run_all(const struct rule *rule)
+static bool is_for_now(const struct ref_case *c, const struct rule *rule)
+{
+	return is_long(c) ? rule->fast && (c->n_prompt < LONG_PROMPT || model_run_is_long()) : true;
+}
+
+static void run_all(const struct subject *s, const struct rule *rule)
 {
 	const struct nsv_backend *backend = choose(rule->backend);
 	struct model_run r;
 
 	if (!backend)
 		skip();
-	model_run_open(&r, model_path, backend, 2, MAX_ROW, N_TOKEN);
+	model_run_open(&r, s->path, backend, 2, MAX_ROW, N_TOKEN);
 	model_run_shuffle(&r);
-	for (size_t i = 0; i < json_array_size(cases_json); i++) {
-		struct ref_case c = read_case(i);
+	for (size_t i = 0; i < json_array_size(s->cases); i++) {
+		struct ref_case c = read_case(s, i);
 
-		if (rule->fast || !is_long(&c))
+		if (is_for_now(&c, rule))
 			run_case(&r, &c, rule, NULL);
+		else
+			printf("%s: %s: left to NANOSERVE_LONG and fast backends\n", rule->backend,
+				c.name);
 		free_case(&c);
 	}
 	model_run_close(&r);
@@ -263,25 +307,27 @@ static void run_all(const struct rule *rule)
 static void test_all_cases(void **state)
 {
 	const char *name = getenv("NANOSERVE_TEST_BACKEND");
+	struct subject s = open_subject(*state);
 
-	(void)state;
 	for (size_t i = 0; i < NSV_ARRAY_LEN(rules); i++)
 		if (strcmp(name && *name ? name : "cpu", rules[i].backend) == 0) {
-			run_all(&rules[i]);
+			run_all(&s, &rules[i]);
+			json_decref(s.cases);
 			return;
 		}
 	fail_msg("no rule for backend %s", name);
 }
 
 /* The logits of every step of one case, to compare backends: the caller frees them. */
-static float *trace(const struct rule *rule, const struct ref_case *c, uint32_t *ret_n_vocab)
+static float *trace(const struct subject *s, const struct rule *rule, const struct ref_case *c,
+	uint32_t *ret_n_vocab)
 {
 	const struct nsv_backend *backend = choose(rule->backend);
 	struct model_run r;
 
 	if (!backend)
 		skip();
-	model_run_open(&r, model_path, backend, 2, MAX_ROW, N_TOKEN);
+	model_run_open(&r, s->path, backend, 2, MAX_ROW, N_TOKEN);
 	model_run_shuffle(&r);
 	*ret_n_vocab = r.n_vocab;
 	float *logits = calloc((size_t)c->n_step * r.n_vocab, sizeof(*logits));
@@ -291,52 +337,53 @@ static float *trace(const struct rule *rule, const struct ref_case *c, uint32_t 
 	return logits;
 }
 
-/* Unless one is asked for: each backend passes its own rule, and diverges from `reference` by no
- * more than it says. */
-static void test_backends_agree(void **state)
+/* Each backend passes its own rule, and diverges from `reference` by no more than it says. */
+static void compare_backends(const struct subject *s, struct ref_case *c)
 {
 	const struct rule *ref = &rules[NSV_ARRAY_LEN(rules) - 1];
 	uint32_t n;
+	float *want = trace(s, ref, c, &n);
 
-	(void)state;
-	if (getenv("NANOSERVE_TEST_BACKEND"))
-		skip();
-	struct ref_case c = read_case(0);
-	float *want = trace(ref, &c, &n);
 	for (const struct rule *rule = rules; rule < ref; rule++) {
-		float *have = trace(rule, &c, &n);
+		float *have = trace(s, rule, c, &n);
 		double kl = 0;
 
-		for (uint32_t i = 0; i < c.n_step; i++)
-			kl += logits_kl(want + (size_t)i * n, have + (size_t)i * n, n) / c.n_step;
-		printf("%s: %s: mean KL to reference over %u steps %.2e\n", rule->backend, c.name,
-			c.n_step, kl);
+		for (uint32_t i = 0; i < c->n_step; i++)
+			kl += logits_kl(want + (size_t)i * n, have + (size_t)i * n, n) / c->n_step;
+		printf("%s: %s: mean KL to reference over %u steps %.2e\n", rule->backend, c->name,
+			c->n_step, kl);
 		assert_true(kl < rule->kl);
 		free(have);
 	}
 	free(want);
+}
+
+/* Unless one backend is asked for. */
+static void test_backends_agree(void **state)
+{
+	const struct model *model = *state;
+
+	if (getenv("NANOSERVE_TEST_BACKEND") || (model != models && !model_run_is_long()))
+		skip();
+	struct subject s = open_subject(model);
+	struct ref_case c = read_case(&s, 0);
+	if (!model_run_is_long())
+		c.n_step = FEW_STEPS;
+	compare_backends(&s, &c);
 	free_case(&c);
+	json_decref(s.cases);
 }
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_all_cases),
-		cmocka_unit_test(test_backends_agree),
-	};
-	const char *why;
-	json_error_t error;
+	struct CMUnitTest tests[2 * NSV_ARRAY_LEN(models)];
 
-	if (!model_run_path(model_path, &why)) {
-		printf("skipped: %s\n", why);
-		return 0;
+	for (size_t i = 0; i < NSV_ARRAY_LEN(models); i++) {
+		void *model = (void *)(uintptr_t)&models[i];
+
+		tests[2 * i] = (struct CMUnitTest)cmocka_unit_test_prestate(test_all_cases, model);
+		tests[2 * i + 1] =
+			(struct CMUnitTest)cmocka_unit_test_prestate(test_backends_agree, model);
 	}
-	cases_json = json_load_file(CASES, 0, &error);
-	if (!cases_json) {
-		fprintf(stderr, "%s: %s\n", CASES, error.text);
-		return 1;
-	}
-	int ret = cmocka_run_group_tests(tests, NULL, NULL);
-	json_decref(cases_json);
-	return ret;
+	return cmocka_run_group_tests(tests, NULL, NULL);
 }

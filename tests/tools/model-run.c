@@ -8,24 +8,46 @@
 #include "cache/kv.h"
 #include "tests/tools/model-run.h"
 
-#define MODEL_FILE "SmolLM2-135M-Instruct.Q4_1.gguf"
+static const char *in_cache(const char *file, char path[512], const char **why)
+{
+	const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
+	bool has_cache = cache && *cache;
+
+	snprintf(path, 512, "%s%s/nanoserve/models/%s",
+		has_cache ? cache
+		: home	  ? home
+			  : "",
+		has_cache ? "" : "/.cache", file);
+	if (access(path, R_OK) == 0)
+		return path;
+	*why = "the model is not in the cache folder";
+	return NULL;
+}
 
 const char *model_run_path(char path[512], const char **why)
 {
-	const char *given = getenv("NANOSERVE_TEST_MODEL"), *cache = getenv("XDG_CACHE_HOME");
-	const char *home = getenv("HOME");
+	const char *given = getenv("NANOSERVE_TEST_MODEL");
 
-	if (given && *given)
-		snprintf(path, 512, "%s", given);
-	else if (cache && *cache)
-		snprintf(path, 512, "%s/nanoserve/models/" MODEL_FILE, cache);
-	else
-		snprintf(path, 512, "%s/.cache/nanoserve/models/" MODEL_FILE, home ? home : "");
+	if (!given || !*given)
+		return in_cache(MODEL_RUN_DEFAULT, path, why);
+	snprintf(path, 512, "%s", given);
 	if (access(path, R_OK) == 0)
 		return path;
-	*why = given && *given ? "NANOSERVE_TEST_MODEL names no readable file"
-			       : "the model " MODEL_FILE " is not in the cache folder";
+	*why = "NANOSERVE_TEST_MODEL names no readable file";
 	return NULL;
+}
+
+const char *model_run_find(const char *file, char path[512], const char **why)
+{
+	return strcmp(file, MODEL_RUN_DEFAULT) == 0 ? model_run_path(path, why)
+						    : in_cache(file, path, why);
+}
+
+bool model_run_is_long(void)
+{
+	const char *set = getenv("NANOSERVE_LONG");
+
+	return set && *set && strcmp(set, "0") != 0;
 }
 
 /* ---- The pool */

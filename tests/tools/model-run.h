@@ -35,6 +35,12 @@ struct model_feed {
 
 /* The test model's path, or NULL and why in `why`. */
 const char *model_run_path(char path[512], const char **why);
+/* The path of a model in the cache folder, or NULL: tests/tools/fetch-model.sh was not asked for
+ * it. The default model is the test model. */
+#define MODEL_RUN_DEFAULT "SmolLM2-135M-Instruct.Q4_1.gguf"
+const char *model_run_find(const char *file, char path[512], const char **why);
+/* Does $NANOSERVE_LONG ask for what takes minutes too? */
+bool model_run_is_long(void);
 void model_run_open(struct model_run *r, const char *path, const struct nsv_backend *backend,
 	uint32_t n_thread, uint32_t max_row, uint32_t n_token);
 void model_run_close(struct model_run *r);
