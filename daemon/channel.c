@@ -95,7 +95,6 @@ void nsv_channel_reply(struct nsv_channel *ch, const struct nsv_cqe *cqe)
 {
 	/* nsv_channel_next saw room for it; a client that moved its head back loses its own reply */
 	nsv_cq_post(&ch->io.reply, cqe);
-	nsv_channel_ring(ch, &ch->io.rung);
 }
 
 void nsv_channel_set_waiting(struct nsv_channel *ch, bool waiting)

@@ -49,6 +49,7 @@ int nsv_channel_next(struct nsv_channel *ch, struct nsv_sqe *ret);
 void nsv_channel_taken(struct nsv_channel *ch, uint32_t index);
 /* Copies from the arena: -ERANGE: outside it, or off is no multiple of 8. */
 int nsv_channel_copy(const struct nsv_channel *ch, uint32_t off, uint32_t len, void *dst);
+/* Posts an answer; the bell is the caller's, once for a burst (nsv_channel_ring). */
 void nsv_channel_reply(struct nsv_channel *ch, const struct nsv_cqe *cqe);
 /* Does the daemon look at this session by itself (false) or need a doorbell (true)? Fences: look
  * once more after raising it. */

@@ -7,7 +7,7 @@
 #include "daemon/session.h"
 #include "daemon/status.h"
 
-#define INLINE_LEN 16384 /* longer prompts go to the worker */
+#define INLINE_LEN 2048 /* longer prompts go to the worker */
 
 /* ---- Answers of the io thread */
 
@@ -42,9 +42,27 @@ static void end_slot(struct nsv_session *se, struct nsv_session_slot *slot, enum
 	slot->phase = NSV_PHASE_ENDED;
 }
 
-static void free_job(struct nsv_session *se, struct nsv_session_slot *slot)
+/* Charges what a request makes the daemon hold, instead of what it was charged before. */
+static enum nsv_code hold(struct nsv_session *se, struct nsv_job *job, uint64_t bytes)
+{
+	nsv_user_release_bytes(se->user, job->bytes);
+	job->bytes = 0;
+	enum nsv_code code = (enum nsv_code)nsv_user_charge_bytes(
+		&se->server->users, se->user, bytes, &job->err);
+	if (code == NSV_E_OK)
+		job->bytes = bytes;
+	return code;
+}
+
+static void let_go(struct nsv_session *se, const struct nsv_job *job)
 {
 	nsv_user_release_request(se->user);
+	nsv_user_release_bytes(se->user, job->bytes);
+}
+
+static void free_job(struct nsv_session *se, struct nsv_session_slot *slot)
+{
+	let_go(se, slot->job);
 	nsv_job_free(slot->job);
 	slot->job = NULL;
 }
@@ -62,6 +80,13 @@ static void refuse(struct nsv_session *se, struct nsv_session_slot *slot)
 }
 
 /* ---- On its way */
+
+static bool has_place(struct nsv_server *s)
+{
+	if (s->n_request >= s->config->max_requests)
+		nsv_session_reclaim(s);
+	return s->n_request < s->config->max_requests;
+}
 
 static bool fits(const struct nsv_session *se, struct nsv_job *job)
 {
@@ -88,7 +113,7 @@ static bool fits(const struct nsv_session *se, struct nsv_job *job)
 		job->code = nsv_fail(&job->err, NSV_E_LIMIT,
 			"the session's log-probability log has %u entries; a step needs %u",
 			se->ch.geom.n_lp, 1 + job->params.n_logprob);
-	else if (se->server->n_request >= se->server->config->max_requests)
+	else if (!has_place(se->server))
 		job->code = nsv_fail(&job->err, NSV_E_LIMIT, "the daemon has %u requests: max_requests",
 			se->server->n_request);
 	return job->code == NSV_E_OK;
@@ -122,9 +147,17 @@ static void start_output(struct nsv_session *se, struct nsv_session_slot *slot)
 	nsv_session_output(se, slot);
 }
 
+/* What it holds once it is parsed. */
+static uint64_t held_bytes(const struct nsv_job *job)
+{
+	return job->ids.cap * sizeof(*job->ids.v) + job->text_len + job->params_len;
+}
+
 /* The request is parsed: to the engine, or its answer out. */
 static void go_on(struct nsv_session *se, struct nsv_session_slot *slot)
 {
+	if (slot->job->code == NSV_E_OK)
+		slot->job->code = hold(se, slot->job, held_bytes(slot->job));
 	if (slot->job->code != NSV_E_OK)
 		refuse(se, slot);
 	else if (slot->cancel_sent) {
@@ -214,6 +247,9 @@ static enum nsv_code copy_input(
 	if (sqe->params_len > NSV_SEQS_PARAMS_LEN)
 		return nsv_fail(&job->err, NSV_E_LIMIT, "the parameters have %u bytes, %u are allowed",
 			sqe->params_len, NSV_SEQS_PARAMS_LEN);
+	enum nsv_code code = hold(se, job, (uint64_t)sqe->prompt_len + sqe->params_len);
+	if (code != NSV_E_OK)
+		return code;
 	job->input = malloc(sqe->prompt_len + 1u);
 	job->params_data = malloc(sqe->params_len + 1u);
 	if (!job->input || !job->params_data)
@@ -252,6 +288,50 @@ static void prepare_status(struct nsv_session *se, struct nsv_job *job)
 		job->code = nsv_fail(&job->err, NSV_E_NOMEM, "no memory for the status");
 }
 
+/* ---- Prompts on their way to the worker */
+
+/* The next one of a user, the worker being done with the one it had. */
+static void next_prompt(struct nsv_server *s, struct nsv_user *user)
+{
+	struct nsv_msg *msg = user->prompts;
+
+	user->worker_has_one = msg != NULL;
+	if (!msg)
+		return;
+	user->prompts = msg->next;
+	if (!user->prompts)
+		user->prompts_end = &user->prompts;
+	nsv_mailbox_put(&s->worker.inbox, msg);
+}
+
+static void queue_prompt(struct nsv_session *se, struct nsv_job *job)
+{
+	struct nsv_user *user = se->user;
+
+	job->prepare.msg.next = NULL;
+	*user->prompts_end = &job->prepare.msg;
+	user->prompts_end = &job->prepare.msg.next;
+	if (!user->worker_has_one)
+		next_prompt(se->server, user);
+}
+
+void nsv_session_drop_prompts(struct nsv_session *se)
+{
+	struct nsv_msg **p = &se->user->prompts;
+
+	while (*p) {
+		if (((struct nsv_job_msg *)*p)->job->session == se) {
+			*p = (*p)->next;
+			se->n_preparing--;
+		} else {
+			p = &(*p)->next;
+		}
+	}
+	se->user->prompts_end = p;
+}
+
+/* ---- Entries that begin a request */
+
 static void begin(struct nsv_session *se, struct nsv_session_slot *slot, const struct nsv_sqe *sqe)
 {
 	struct nsv_job *job = slot->job;
@@ -264,7 +344,7 @@ static void begin(struct nsv_session *se, struct nsv_session_slot *slot, const s
 	} else if (job->code == NSV_E_OK && job->input_len > INLINE_LEN) {
 		slot->phase = NSV_PHASE_PREPARING;
 		se->n_preparing++;
-		nsv_mailbox_put(&se->server->worker.inbox, &job->prepare.msg);
+		queue_prompt(se, job);
 		return;
 	} else if (job->code == NSV_E_OK) {
 		nsv_job_prepare(job, se->server->tok);
@@ -292,6 +372,16 @@ static bool take_slot(struct nsv_session *se, struct nsv_session_slot *slot)
 	return slot->phase == NSV_PHASE_FREE;
 }
 
+static enum nsv_code charge_request(struct nsv_session *se, struct nsv_err *err)
+{
+	struct nsv_users *users = &se->server->users;
+
+	if (nsv_user_charge_request(users, se->user, err) == 0)
+		return NSV_E_OK;
+	nsv_session_reclaim(se->server);
+	return (enum nsv_code)nsv_user_charge_request(users, se->user, err);
+}
+
 static void take_request(struct nsv_session *se, const struct nsv_sqe *sqe, uint32_t index)
 {
 	struct nsv_session_slot *slot = &se->slots[sqe->slot];
@@ -303,7 +393,7 @@ static void take_request(struct nsv_session *se, const struct nsv_sqe *sqe, uint
 	}
 	se->last_id = sqe->request_id;
 	*slot = (struct nsv_session_slot){.id = sqe->request_id};
-	enum nsv_code code = (enum nsv_code)nsv_user_charge_request(&se->server->users, se->user, &err);
+	enum nsv_code code = charge_request(se, &err);
 	if (code == NSV_E_OK) {
 		slot->job = new_request(se, sqe, index);
 		if (slot->job) {
@@ -372,6 +462,7 @@ void nsv_session_prepared(struct nsv_job *job)
 {
 	struct nsv_session *se = job->session;
 
+	next_prompt(se->server, se->user);
 	se->n_preparing--;
 	if (se->state == NSV_SESSION_OPEN) {
 		go_on(se, slot_of(job));
@@ -418,7 +509,7 @@ void nsv_session_release_slot(struct nsv_session *se, struct nsv_session_slot *s
 	if (job && in_engine)
 		se->server->n_request--;
 	if (job && in_engine && se->state == NSV_SESSION_OPEN) {
-		nsv_user_release_request(se->user);
+		let_go(se, job);
 		nsv_engine_post(se->server->engine, &job->release.msg);
 		slot->job = NULL;
 	} else if (job) {

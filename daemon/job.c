@@ -2,6 +2,8 @@
 
 #include <string.h>
 
+#define MAX_OUTPUT (64u << 20) /* bytes of a detokenized text */
+
 void nsv_job_init_msgs(struct nsv_job *job)
 {
 	job->submit = (struct nsv_job_msg){{.kind = NSV_MSG_SUBMIT}, job};
@@ -108,6 +110,10 @@ static enum nsv_code write_text(struct nsv_job *job, const struct nsv_tok *tok)
 	for (size_t i = 0; i < job->ids.n; i++)
 		if (nsv_tok_piece(tok, job->ids.v[i], job->flags & NSV_SQE_SPECIAL, &p, &len) == 0)
 			cap += 3 * (len + 4);
+	if (cap > MAX_OUTPUT)
+		return nsv_fail(&job->err, NSV_E_LIMIT,
+			"the text of %zu ids may have %zu bytes: %u are allowed", job->ids.n, cap,
+			MAX_OUTPUT);
 	job->text = malloc(cap);
 	if (!job->text)
 		return nsv_fail(&job->err, NSV_E_NOMEM, "no memory for the text");
@@ -115,7 +121,9 @@ static enum nsv_code write_text(struct nsv_job *job, const struct nsv_tok *tok)
 		if (nsv_tok_piece(tok, job->ids.v[i], job->flags & NSV_SQE_SPECIAL, &p, &len) == 0)
 			job->text_len += nsv_detok_feed(&detok, p, len, job->text + job->text_len);
 	job->text_len += nsv_detok_end(&detok, job->text + job->text_len);
-	job->ids.n = 0; /* they were the input, not the output */
+	char *exact = realloc(job->text, nsv_max(job->text_len, 1));
+	job->text = exact ? exact : job->text;
+	nsv_ids_deinit(&job->ids); /* they were the input, not the output */
 	return NSV_E_OK;
 }
 

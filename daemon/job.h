@@ -44,6 +44,7 @@ struct nsv_job {
 	uint64_t id;
 	uint32_t slot, uid;
 	uint32_t sq_index; /* of its entry */
+	uint64_t bytes;    /* charged to its user */
 	uint8_t op, flags;
 
 	/* What the client sent, copied; then what it means. */

@@ -2,6 +2,7 @@
 
 #include <signal.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -219,6 +220,18 @@ static void on_inbox(struct nsv_source *src, enum nsv_event event, int res, cons
 
 /* ---- Life */
 
+/* Three descriptors a session: the soft limit is a default for programs that use select(). */
+static void raise_descriptor_limit(void)
+{
+	struct rlimit r;
+
+	if (getrlimit(RLIMIT_NOFILE, &r) < 0 || r.rlim_cur == r.rlim_max)
+		return;
+	r.rlim_cur = r.rlim_max;
+	if (setrlimit(RLIMIT_NOFILE, &r) < 0)
+		nsv_warning("RLIMIT_NOFILE stays as it is: %s", strerror(errno));
+}
+
 int nsv_server_init(struct nsv_server *s, const struct nsv_config *config, struct nsv_err *err)
 {
 	sigset_t set = handled_signals();
@@ -234,6 +247,7 @@ int nsv_server_init(struct nsv_server *s, const struct nsv_config *config, struc
 		.accept_timer = {.fn = on_accept_timer},
 		.hello_timer = {.fn = on_hello_timer},
 		.start_ns = nsv_now_ns()};
+	raise_descriptor_limit();
 	ret = config->socket ? listen_at(s, config->socket, err)
 			     : nsv_notify_listen_fd(&s->listen_fd, err);
 	if (ret == -ENOENT)
@@ -328,9 +342,23 @@ int nsv_server_run(struct nsv_server *s)
 	return s->exit_code;
 }
 
+/* Requests that the engine had let go of as the server stopped: no session knows them any more. */
+static void free_released(struct nsv_server *s)
+{
+	struct nsv_msg *msg = s->inbox.last ? nsv_mailbox_take(&s->inbox) : NULL;
+
+	while (msg) {
+		struct nsv_msg *next = msg->next;
+		if (msg->kind == NSV_MSG_RELEASED)
+			handle(s, msg);
+		msg = next;
+	}
+}
+
 void nsv_server_deinit(struct nsv_server *s)
 {
 	nsv_worker_stop(&s->worker);
+	free_released(s);
 	nsv_loop_free(s->loop); /* nothing is armed any more: sessions can go */
 	while (s->sessions) {
 		struct nsv_session *se = s->sessions;

@@ -7,11 +7,24 @@
 #include "daemon/log.h"
 #include "shm/wire.h"
 
+/* Then it is another session's turn. */
 #define ENTRIES_A_VISIT 64
+#define VISIT_NS 200000u
+
+#define RECLAIM_NS 1000000u
 
 /* ---- Life */
 
 static void on_event(struct nsv_source *src, enum nsv_event event, int res, const void *data);
+
+static void refuse_hello(struct nsv_session *se, enum nsv_code code, const char *text)
+{
+	struct nsv_welcome w = nsv_refusal_make(code, text);
+
+	nsv_welcome_send(se->fd, &w, -1, -1);
+	se->server->n_refused++;
+	nsv_session_drop(se, text);
+}
 
 static int read_credentials(struct nsv_session *se)
 {
@@ -41,6 +54,7 @@ static void link_session(struct nsv_session *se)
 void nsv_session_new(struct nsv_server *server, int fd)
 {
 	struct nsv_session *se = calloc(1, sizeof(*se));
+	struct nsv_err err;
 
 	if (!se) {
 		close(fd);
@@ -55,6 +69,8 @@ void nsv_session_new(struct nsv_server *server, int fd)
 	nsv_source_recv(server->loop, &se->src, fd);
 	if (read_credentials(se) < 0)
 		nsv_session_drop(se, "its credentials cannot be read");
+	else if (nsv_user_add_hello(se->user, &err) != 0)
+		refuse_hello(se, NSV_E_LIMIT, err.text);
 }
 
 static void free_requests(struct nsv_session *se)
@@ -125,6 +141,13 @@ static bool find_record(struct nsv_session *se)
 	return false;
 }
 
+static void end_hello(struct nsv_session *se)
+{
+	se->server->n_hello--;
+	if (se->user)
+		nsv_user_remove_hello(se->user);
+}
+
 void nsv_session_drop(struct nsv_session *se, const char *why)
 {
 	struct nsv_server *s = se->server;
@@ -137,9 +160,10 @@ void nsv_session_drop(struct nsv_session *se, const char *why)
 		s->n_dropped++;
 	}
 	if (se->state == NSV_SESSION_HELLO) {
-		s->n_hello--;
+		end_hello(se);
 		se->engine_gone = true;
 	} else {
+		nsv_session_drop_prompts(se);
 		commit_record(se, 0);
 		se->close = (struct nsv_session_close){.msg = {.kind = NSV_MSG_CLOSE}, .ch = &se->ch};
 		nsv_engine_post(s->engine, &se->close.msg);
@@ -163,15 +187,6 @@ void nsv_session_closed(struct nsv_session_close *close)
 }
 
 /* ---- Hello */
-
-static void refuse_hello(struct nsv_session *se, enum nsv_code code, const char *text)
-{
-	struct nsv_welcome w = nsv_refusal_make(code, text);
-
-	nsv_welcome_send(se->fd, &w, -1, -1);
-	se->server->n_refused++;
-	nsv_session_drop(se, text);
-}
 
 static int make_session(struct nsv_session *se, const struct nsv_geom *geom, struct nsv_err *err)
 {
@@ -231,8 +246,8 @@ static void take_hello(struct nsv_session *se, const void *data, size_t len)
 		refuse_hello(se, (enum nsv_code)ret, err.text);
 		return;
 	}
+	end_hello(se);
 	se->state = NSV_SESSION_OPEN;
-	se->server->n_hello--;
 	commit_record(se, 1);
 	if (send_welcome(se) < 0)
 		nsv_session_drop(se, "its welcome cannot be sent");
@@ -279,13 +294,20 @@ static void make_hot(struct nsv_session *se)
 {
 	struct nsv_server *s = se->server;
 
-	s->hot_until_ns = nsv_now_ns() + (uint64_t)s->config->spin_us * 1000u;
 	if (se->is_hot)
 		return;
 	nsv_channel_set_waiting(&se->ch, false);
 	se->is_hot = true;
 	se->next_hot = s->hot;
 	s->hot = se;
+}
+
+static bool is_acknowledged(const struct nsv_session *se, uint32_t i)
+{
+	const struct nsv_session_slot *slot = &se->slots[i];
+
+	return nsv_session_slot_ended(se, slot) &&
+	       nsv_load_acq_u64(&se->ch.up.slots[i].ack_id) == slot->id;
 }
 
 /* What moved besides the submission ring: acknowledged ends, cursors that somebody waits for. */
@@ -295,36 +317,50 @@ static void look_at_slots(struct nsv_session *se)
 
 	for (uint32_t i = 0; i < se->ch.geom.n_slot; i++) {
 		struct nsv_session_slot *slot = &se->slots[i];
-		if (nsv_session_slot_ended(se, slot) &&
-			nsv_load_acq_u64(&se->ch.up.slots[i].ack_id) == slot->id)
+		if (is_acknowledged(se, i))
 			nsv_session_release_slot(se, slot);
 		else if (slot->phase == NSV_PHASE_OUTPUT)
 			nsv_session_output(se, slot);
-		else if (slot->phase == NSV_PHASE_LIVE)
+		else if (slot->phase == NSV_PHASE_COMMITTING || slot->phase == NSV_PHASE_LIVE)
 			engine_waits |= nsv_load_rlx_u32(&se->ch.down.slots[i].stalled);
 	}
 	if (engine_waits)
 		nsv_engine_look(se->server->engine);
 }
 
-bool nsv_session_visit(struct nsv_session *se)
+/* 1: it is another session's turn; 0: no entry is left; -EPROTO. */
+static int take_entries(struct nsv_session *se, uint64_t until_ns)
 {
 	struct nsv_sqe sqe;
-	int n = 0, ret;
+
+	for (int n = 0; n < ENTRIES_A_VISIT; n++) {
+		int ret = nsv_channel_next(&se->ch, &sqe);
+		if (ret != 0)
+			return ret < 0 ? ret : 0;
+		nsv_session_entry(se, &sqe, se->ch.io.sq.head - 1);
+		if (nsv_now_ns() >= until_ns)
+			return 1;
+	}
+	return 1;
+}
+
+bool nsv_session_visit(struct nsv_session *se)
+{
+	uint32_t head = se->ch.io.sq.head;
 
 	make_hot(se);
 	look_at_slots(se);
-	while (n < ENTRIES_A_VISIT && (ret = nsv_channel_next(&se->ch, &sqe)) == 0) {
-		nsv_session_entry(se, &sqe, se->ch.io.sq.head - 1);
-		n++;
-	}
-	if (nsv_channel_broken(&se->ch))
+	int ret = take_entries(se, nsv_now_ns() + VISIT_NS);
+	if (nsv_channel_broken(&se->ch)) {
 		nsv_session_drop(se, "its memory went away while it was read");
-	else if (n < ENTRIES_A_VISIT && ret < 0)
+	} else if (ret < 0) {
 		nsv_session_drop(se, "a ring index is impossible");
-	else if (n > 0)
+	} else if (se->ch.io.sq.head != head) {
 		nsv_session_taken(se);
-	return se->state == NSV_SESSION_OPEN && n == ENTRIES_A_VISIT;
+		/* Entries are worth waiting for more of them; bells alone are not. */
+		se->server->hot_until_ns = nsv_now_ns() + (uint64_t)se->server->config->spin_us * 1000u;
+	}
+	return se->state == NSV_SESSION_OPEN && ret == 1;
 }
 
 void nsv_session_taken(struct nsv_session *se)
@@ -338,4 +374,24 @@ void nsv_session_taken(struct nsv_session *se)
 	}
 	nsv_channel_taken(&se->ch, head - back);
 	commit_record(se, 1);
+	nsv_channel_ring(&se->ch, &se->ch.io.rung);
+}
+
+static void release_acknowledged(struct nsv_session *se)
+{
+	for (uint32_t i = 0; i < se->ch.geom.n_slot; i++)
+		if (is_acknowledged(se, i))
+			nsv_session_release_slot(se, &se->slots[i]);
+}
+
+void nsv_session_reclaim(struct nsv_server *s)
+{
+	uint64_t now = nsv_now_ns();
+
+	if (now - s->reclaimed_ns < RECLAIM_NS)
+		return;
+	for (struct nsv_session *se = s->sessions; se; se = se->next)
+		if (se->state == NSV_SESSION_OPEN)
+			release_acknowledged(se);
+	s->reclaimed_ns = nsv_now_ns();
 }

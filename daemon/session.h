@@ -56,6 +56,9 @@ bool nsv_session_visit(struct nsv_session *se);
 void nsv_session_make_ready(struct nsv_session *se);
 /* Closes it for a reason (NULL: it hung up); everything that it held is given back. */
 void nsv_session_drop(struct nsv_session *se, const char *why);
+/* Gives back every slot whose end was acknowledged unseen, for an idle client does not ring to say
+ * so. Looks at all sessions, so at most once a millisecond. */
+void nsv_session_reclaim(struct nsv_server *server);
 /* The end of the server: frees it, whoever still refers to it having stopped. */
 void nsv_session_free(struct nsv_session *se);
 
@@ -76,7 +79,10 @@ bool nsv_session_output(struct nsv_session *se, struct nsv_session_slot *slot);
 bool nsv_session_slot_ended(const struct nsv_session *se, const struct nsv_session_slot *slot);
 /* Gives a slot whose end was acknowledged back. */
 void nsv_session_release_slot(struct nsv_session *se, struct nsv_session_slot *slot);
-/* Moves the client's view of the submission ring past all that is safe. */
+/* Its prompts that wait for the worker will not be prepared. */
+void nsv_session_drop_prompts(struct nsv_session *se);
+/* Moves the client's view of the submission ring past all that is safe, and rings for that and for
+ * the replies since the last time: a client may sleep for want of room in the ring. */
 void nsv_session_taken(struct nsv_session *se);
 
 #endif

@@ -13,6 +13,7 @@ int nsv_user_get(struct nsv_users *users, uint32_t uid, struct nsv_user **ret_us
 		if (!u)
 			return -ENOMEM;
 		u->uid = uid;
+		u->prompts_end = &u->prompts;
 		u->next = users->first;
 		users->first = u;
 	}
@@ -41,21 +42,16 @@ int nsv_user_charge_session(
 	if (user->sessions >= l->sessions)
 		return nsv_fail(err, NSV_E_LIMIT, "user %u has %u sessions: limits.sessions",
 			user->uid, user->sessions);
-	if (user->memory + memory > (uint64_t)l->memory_mib << 20)
-		return nsv_fail(err, NSV_E_LIMIT,
-			"sessions of user %u take %llu bytes, this one %llu more: "
-			"limits.memory_mib is %u",
-			user->uid, (unsigned long long)user->memory, (unsigned long long)memory,
-			l->memory_mib);
-	user->sessions++;
-	user->memory += memory;
-	return 0;
+	int ret = nsv_user_charge_bytes(users, user, memory, err);
+	if (ret == 0)
+		user->sessions++;
+	return ret;
 }
 
 void nsv_user_release_session(struct nsv_user *user, uint64_t memory)
 {
 	user->sessions--;
-	user->memory -= memory;
+	nsv_user_release_bytes(user, memory);
 }
 
 int nsv_user_charge_request(
@@ -71,4 +67,37 @@ int nsv_user_charge_request(
 void nsv_user_release_request(struct nsv_user *user)
 {
 	user->requests--;
+}
+
+int nsv_user_charge_bytes(
+	const struct nsv_users *users, struct nsv_user *user, uint64_t bytes, struct nsv_err *err)
+{
+	uint32_t limit = users->limits->memory_mib;
+
+	if (user->memory + bytes > (uint64_t)limit << 20)
+		return nsv_fail(err, NSV_E_LIMIT,
+			"sessions and requests of user %u take %llu bytes, this one %llu more: "
+			"limits.memory_mib is %u",
+			user->uid, (unsigned long long)user->memory, (unsigned long long)bytes, limit);
+	user->memory += bytes;
+	return 0;
+}
+
+void nsv_user_release_bytes(struct nsv_user *user, uint64_t bytes)
+{
+	user->memory -= bytes;
+}
+
+int nsv_user_add_hello(struct nsv_user *user, struct nsv_err *err)
+{
+	if (++user->hellos > NSV_USER_MAX_HELLOS)
+		return nsv_fail(err, NSV_E_LIMIT,
+			"user %u has %u connections without a hello: at most %u are allowed", user->uid,
+			user->hellos, NSV_USER_MAX_HELLOS);
+	return 0;
+}
+
+void nsv_user_remove_hello(struct nsv_user *user)
+{
+	user->hellos--;
 }

@@ -4,13 +4,19 @@
 #define NSV_DAEMON_USER_H
 
 #include "daemon/config.h"
+#include "daemon/mailbox.h"
+
+#define NSV_USER_MAX_HELLOS 256 /* connections of a user that have not said hello */
 
 struct nsv_user {
 	struct nsv_user *next;
 	uint32_t uid;
 	uint32_t n_ref; /* holders: sessions */
-	uint32_t sessions, requests;
-	uint64_t memory; /* bytes */
+	uint32_t sessions, requests, hellos;
+	uint64_t memory; /* bytes: of sessions, and what requests hold */
+	/* Prompts for the worker: it has one of a user at a time, so that users take turns. */
+	bool worker_has_one;
+	struct nsv_msg *prompts, **prompts_end; /* those that wait, oldest first */
 };
 
 struct nsv_users {
@@ -29,5 +35,12 @@ void nsv_user_release_session(struct nsv_user *user, uint64_t memory);
 int nsv_user_charge_request(
 	const struct nsv_users *users, struct nsv_user *user, struct nsv_err *err);
 void nsv_user_release_request(struct nsv_user *user);
+/* Bytes that a request makes the daemon hold; as nsv_user_charge_session. */
+int nsv_user_charge_bytes(
+	const struct nsv_users *users, struct nsv_user *user, uint64_t bytes, struct nsv_err *err);
+void nsv_user_release_bytes(struct nsv_user *user, uint64_t bytes);
+/* A connection before its hello: counted in any case; NSV_E_LIMIT: it is one too many. */
+int nsv_user_add_hello(struct nsv_user *user, struct nsv_err *err);
+void nsv_user_remove_hello(struct nsv_user *user);
 
 #endif

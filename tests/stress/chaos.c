@@ -294,18 +294,20 @@ static void raw_life(void)
 		.n_token = 64u << below(4), .n_lp = below(2) ? 128 : 0};
 	struct life l = {.next_id = 0};
 	pthread_t thread;
+	bool scribbles;
 
 	if (nsv_raw_open(&l.r, served.socket, &want) != 0)
 		return;
 	l.scribble = below(8) == 0;
-	if (l.scribble && pthread_create(&thread, NULL, scribble, &l) != 0)
-		return;
+	scribbles = l.scribble && pthread_create(&thread, NULL, scribble, &l) == 0;
 	act(&l);
 	if (below(4) == 0)
 		raise(SIGSTOP);
 	if (below(2))
 		kill(getpid(), SIGKILL); /* in the middle of whatever the second thread does */
 	__atomic_store_n(&l.scribble, 0, __ATOMIC_RELAXED);
+	if (scribbles)
+		pthread_join(thread, NULL);
 	nsv_raw_close(&l.r);
 }
 
