@@ -28,6 +28,7 @@ static const struct key keys[] = {
 	KEY(threads, KEY_U32, 0, 1024),
 	KEY(batch_tokens, KEY_U32, 1, 65536),
 	KEY(max_requests, KEY_U32, 1, 65536),
+	KEY(run_ahead, KEY_U32, 1, 4),
 	KEY(spin_us, KEY_U32, 0, 10000),
 	KEY(verbose, KEY_BOOL, 0, 0),
 	KEY(no_prefix_cache, KEY_BOOL, 0, 0),
@@ -54,6 +55,8 @@ static const char usage[] =
 	"  --threads N         threads that compute [one a CPU]\n"
 	"  --batch-tokens N    tokens a step at most [512]\n"
 	"  --max-requests N    requests at once, all users together [256]\n"
+	"  --run-ahead N       plan N steps before the tokens of the first are known, as a device would\n"
+	"                      have it [1]\n"
 	"  --spin-us N         how long to look for work before sleeping [20, on one CPU 0]\n"
 	"  --no-prefix-cache   compute every prompt from its first token\n"
 	"  --share-prefixes    let users profit from each other's prompts: who measures the time to a\n"
@@ -241,6 +244,7 @@ int nsv_config_init(struct nsv_config *c, int argc, char **argv, struct nsv_err 
 	*c = (struct nsv_config){
 		.batch_tokens = 512,
 		.max_requests = 256,
+		.run_ahead = 1,
 		.spin_us = sysconf(_SC_NPROCESSORS_ONLN) > 1 ? 20 : 0,
 		.limits = {.sessions = 4096, .requests = 1024, .memory_mib = 2048,
 			.prompt_bytes = 4u << 20, .session_slots = 256, .hello_ms = 5000},

@@ -156,26 +156,66 @@ static int make_seqs(struct nsv_engine *e, struct nsv_err *err)
 	return ret;
 }
 
-static int make_batch_space(struct nsv_engine *e, uint32_t batch_tokens)
+static void free_step(struct nsv_engine_step *st)
+{
+	nsv_step_plan_deinit(&st->plan);
+	free(st->tokens);
+	free(st->pos);
+	free(st->slots);
+	free(st->seqs);
+	free(st->places);
+	free(st->out_rows);
+	free(st->out_seqs);
+	free(st->n_lps);
+	free(st->ins);
+	free(st->results);
+}
+
+static int make_step(struct nsv_engine_step *st, uint32_t batch_tokens, uint32_t n)
+{
+	st->tokens = calloc(batch_tokens, sizeof(*st->tokens));
+	st->pos = calloc(batch_tokens, sizeof(*st->pos));
+	st->slots = calloc(batch_tokens, sizeof(*st->slots));
+	st->seqs = calloc(n, sizeof(*st->seqs));
+	st->places = calloc(n, sizeof(*st->places));
+	st->out_rows = calloc(n, sizeof(*st->out_rows));
+	st->out_seqs = calloc(n, sizeof(*st->out_seqs));
+	st->n_lps = calloc(n, sizeof(*st->n_lps));
+	st->ins = calloc(n, sizeof(*st->ins));
+	st->results = calloc(n, sizeof(*st->results));
+	if (!st->tokens || !st->pos || !st->slots || !st->seqs || !st->places || !st->out_rows ||
+		!st->out_seqs || !st->n_lps || !st->ins || !st->results)
+		return -ENOMEM;
+	return nsv_step_plan_init(&st->plan, n);
+}
+
+static int make_space(struct nsv_engine *e, uint32_t batch_tokens)
 {
 	uint32_t n = e->max_requests;
+	int ret = 0;
 
-	e->batch.tokens = calloc(batch_tokens, sizeof(int32_t));
-	e->batch.pos = calloc(batch_tokens, sizeof(int32_t));
-	e->batch.slots = calloc(batch_tokens, sizeof(int64_t));
-	e->batch.seqs = calloc(n, sizeof(*e->batch.seqs));
-	e->batch.out_rows = calloc(n, sizeof(uint32_t));
-	e->batch.logits = calloc((size_t)n * e->info.desc->n_vocab, sizeof(float));
-	e->batch.text = calloc(2, e->info.text_need);
+	for (uint32_t i = 0; ret == 0 && i < NSV_MAX_AHEAD; i++)
+		ret = make_step(&e->steps[i], batch_tokens, n);
+	e->text = calloc(2, e->info.text_need);
 	e->jobs = calloc(n, sizeof(struct nsv_job *));
 	e->free_seqs = calloc(n, sizeof(uint32_t));
-	if (!e->batch.tokens || !e->batch.pos || !e->batch.slots || !e->batch.seqs ||
-		!e->batch.out_rows || !e->batch.logits || !e->batch.text || !e->jobs || !e->free_seqs)
+	if (ret < 0 || !e->text || !e->jobs || !e->free_seqs)
 		return -ENOMEM;
 	for (uint32_t i = 0; i < n; i++)
 		e->free_seqs[i] = n - 1 - i;
 	e->n_free_seqs = n;
 	return 0;
+}
+
+/* The sampler knows the vocabulary's end tokens, which min_tokens holds back. */
+static int make_sampler(struct nsv_engine *e)
+{
+	int ret = nsv_sampler_init(&e->sampler, e->info.desc->n_vocab);
+
+	for (int32_t id = 0; ret == 0 && id < nsv_tok_n_vocab(e->tok); id++)
+		if (nsv_tok_is_end(e->tok, id))
+			ret = nsv_sampler_add_end(&e->sampler, id);
+	return ret;
 }
 
 static int build(struct nsv_engine *e, const struct nsv_engine_config *c, const struct nsv_gguf *g,
@@ -192,6 +232,7 @@ static int build(struct nsv_engine *e, const struct nsv_engine_config *c, const 
 	e->info.threads = c->threads ? c->threads : cpu_count();
 	e->max_requests = c->max_requests;
 	e->share_prefixes = c->share_prefixes;
+	e->info.run_ahead = c->run_ahead ? (uint32_t)nsv_min(c->run_ahead, NSV_MAX_AHEAD) : 1;
 	e->dispatch.backend = e->info.backend;
 	ret = nsv_team_new(e->info.threads, &e->team);
 	if (ret < 0)
@@ -213,11 +254,12 @@ static int build(struct nsv_engine *e, const struct nsv_engine_config *c, const 
 		ret = nsv_sched_init(&e->sched, &e->alloc, c->no_prefix_cache ? NULL : &e->tree,
 			e->max_requests, BLOCK_SIZE, c->batch_tokens);
 	if (ret == 0)
-		ret = nsv_step_plan_init(&e->plan, e->max_requests);
+		ret = make_sampler(e);
 	if (ret == 0)
-		ret = nsv_sampler_init(&e->sampler, e->info.desc->n_vocab);
+		ret = make_space(e, c->batch_tokens);
 	if (ret == 0)
-		ret = make_batch_space(e, c->batch_tokens);
+		ret = nsv_exec_cpu_new(e->model, &e->dispatch, &e->kv, &e->sampler, e->max_requests,
+			c->batch_tokens, e->info.run_ahead, &e->exec);
 	return ret;
 }
 
@@ -253,17 +295,14 @@ void nsv_engine_free(struct nsv_engine *e)
 {
 	if (!e)
 		return;
-	free(e->batch.tokens);
-	free(e->batch.pos);
-	free(e->batch.slots);
-	free(e->batch.seqs);
-	free(e->batch.out_rows);
-	free(e->batch.logits);
-	free(e->batch.text);
+	if (e->exec)
+		e->exec->free(e->exec);
+	for (uint32_t i = 0; i < NSV_MAX_AHEAD; i++)
+		free_step(&e->steps[i]);
+	free(e->text);
 	free(e->jobs);
 	free(e->free_seqs);
 	nsv_sampler_deinit(&e->sampler);
-	nsv_step_plan_deinit(&e->plan);
 	nsv_sched_deinit(&e->sched);
 	nsv_prefix_tree_deinit(&e->tree);
 	nsv_block_alloc_deinit(&e->alloc);
@@ -279,24 +318,24 @@ void nsv_engine_free(struct nsv_engine *e)
 
 static void close_session(struct nsv_engine *e, struct nsv_session_close *close)
 {
-	for (uint32_t i = 0; i < e->max_requests; i++)
-		if (e->jobs[i] && e->jobs[i]->ch == close->ch)
-			nsv_engine_release(e, e->jobs[i]);
-	close->msg.kind = NSV_MSG_CLOSED;
-	nsv_mailbox_put(e->outbox, &close->msg);
+	close->n_left = 1;
+	for (uint32_t i = 0; i < e->max_requests; i++) {
+		struct nsv_job *job = e->jobs[i];
+		if (job && job->ch == close->ch && !job->gen.released) {
+			close->n_left++;
+			nsv_engine_release(e, job, close);
+		}
+	}
+	if (--close->n_left == 0) {
+		close->msg.kind = NSV_MSG_CLOSED;
+		nsv_mailbox_put(e->outbox, &close->msg);
+	}
 }
 
 static void cancel(struct nsv_engine *e, struct nsv_job *job)
 {
 	if (!job->gen.done)
 		nsv_engine_finish(e, job, NSV_FINISH_CANCEL, NSV_E_OK, NULL);
-}
-
-static void release(struct nsv_engine *e, struct nsv_job *job)
-{
-	nsv_engine_release(e, job);
-	job->release.msg.kind = NSV_MSG_RELEASED;
-	nsv_mailbox_put(e->outbox, &job->release.msg);
 }
 
 static void handle(struct nsv_engine *e, struct nsv_msg *msg)
@@ -311,7 +350,7 @@ static void handle(struct nsv_engine *e, struct nsv_msg *msg)
 		cancel(e, job);
 		break;
 	case NSV_MSG_RELEASE:
-		release(e, job);
+		nsv_engine_release(e, job, NULL);
 		break;
 	case NSV_MSG_CLOSE:
 		close_session(e, (struct nsv_session_close *)msg);

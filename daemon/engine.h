@@ -21,6 +21,7 @@ struct nsv_engine_config {
 	uint32_t kv_blocks;    /* 0: from memory */
 	uint32_t batch_tokens;
 	uint32_t max_requests;
+	uint32_t run_ahead;  /* steps under way at once: 1, or more to stand in for a device */
 	bool no_prefix_cache;
 	bool share_prefixes; /* one domain for all users */
 };
@@ -32,7 +33,9 @@ struct nsv_engine_info {
 	uint32_t threads, block_size, n_block;
 	size_t weights_len, kv_len, seqs_len;
 	uint64_t weights_ns;
-	uint32_t text_need; /* least text log: the longest token and held stop string fit */
+	uint32_t text_need; /* bytes of text that one token may bring: the longest one and a held stop
+			     * string; the least text log is this for each step under way */
+	uint32_t run_ahead;
 };
 
 /* Counters, each written by the engine alone; read with nsv_engine_stats. */
@@ -45,6 +48,7 @@ struct nsv_engine_stats {
 struct nsv_session_close { /* CLOSE and its answer CLOSED; lies in the session */
 	struct nsv_msg msg;
 	struct nsv_channel *ch;
+	uint32_t n_left; /* the engine's: requests that steps under way still have rows of, and one */
 };
 
 /* Loads everything; the thread does not run yet. `outbox` is where answers go; it and `g` and `tok`

@@ -5,9 +5,23 @@
 
 #include "cache/kv.h"
 #include "daemon/engine.h"
-#include "daemon/sample.h"
+#include "daemon/exec.h"
 #include "daemon/sched.h"
 #include "daemon/seqs.h"
+
+/* A step from its plan to its results. */
+struct nsv_engine_step {
+	struct nsv_step_plan plan;
+	int32_t *tokens, *pos;           /* (batch_tokens) */
+	int64_t *slots;                  /* (batch_tokens) */
+	struct nsv_attn_seq *seqs;       /* (max_requests) */
+	uint32_t *places;                /* (max_requests) */
+	uint32_t *out_rows, *out_seqs;   /* (max_requests) */
+	uint32_t *n_lps;                 /* (max_requests) */
+	struct nsv_sample_in *ins;       /* (max_requests) */
+	struct nsv_exec_result *results; /* (max_requests) */
+	uint64_t start_ns;
+};
 
 struct nsv_engine {
 	/* Set once. */
@@ -27,19 +41,14 @@ struct nsv_engine {
 	struct nsv_prefix_tree tree;
 	bool share_prefixes;
 	struct nsv_sched sched;
-	struct nsv_step_plan plan;
 	struct nsv_sampler sampler;
+	struct nsv_exec *exec;
+	struct nsv_engine_step steps[NSV_MAX_AHEAD]; /* a ring: first_step is the oldest under way */
+	uint32_t first_step, n_step;                 /* n_step: under way */
 	struct nsv_job **jobs; /* (max_requests): by sequence index; NULL: free */
 	uint32_t *free_seqs, n_free_seqs;
 	uint64_t arrivals;
-	struct { /* a step's batch, for the model */
-		int32_t *tokens, *pos;    /* (batch_tokens) */
-		int64_t *slots;           /* (batch_tokens) */
-		struct nsv_attn_seq *seqs; /* (max_requests) */
-		uint32_t *out_rows;       /* (max_requests) */
-		float *logits;            /* (max_requests, n_vocab) */
-		char *text;               /* (2, info.text_need): decided text, raw text */
-	} batch;
+	char *text; /* (2, info.text_need): decided text, raw text */
 	struct nsv_engine_stats stats;
 	uint64_t watchdog_ns, watchdog_last_ns;
 
@@ -55,7 +64,8 @@ struct nsv_engine {
 #define nsv_stat_add(p, n) __atomic_store_n((p), *(p) + (n), __ATOMIC_RELAXED)
 #define nsv_stat_set(p, v) __atomic_store_n((p), (v), __ATOMIC_RELAXED)
 
-/* Runs one step: 0; 1: nothing can run; -errno: the model cannot go on. */
+/* Plans and submits a step if one can be under way, and takes the oldest one's results when no more
+ * can, or there is nothing to plan. 0; 1: nothing can run; -errno: the model cannot go on. */
 int nsv_engine_step(struct nsv_engine *e, struct nsv_err *err);
 
 /* A request comes in: its record, its slot, the scheduler, the answers. */
@@ -63,8 +73,12 @@ void nsv_engine_accept(struct nsv_engine *e, struct nsv_job *job);
 /* It ends, for the reason given; held text goes out first unless it was cancelled or failed. */
 void nsv_engine_finish(struct nsv_engine *e, struct nsv_job *job, enum nsv_finish finish,
 	enum nsv_code code, const char *text);
-/* Its record is free again. */
-void nsv_engine_release(struct nsv_engine *e, struct nsv_job *job);
+/* Its record is free again, once no step under way has rows of it; then its session or the io thread
+ * is told. close NULL: the client acknowledged its end. */
+void nsv_engine_release(
+	struct nsv_engine *e, struct nsv_job *job, struct nsv_session_close *close);
+/* A step with rows of it has come back. */
+void nsv_engine_returned(struct nsv_engine *e, struct nsv_job *job);
 /* Its logs and slot record are told to the client: publish, one event at most, bell. */
 void nsv_engine_tell(struct nsv_engine *e, struct nsv_job *job, enum nsv_cqe_kind kind);
 /* Commits what the scheduler knows of it. */

@@ -92,7 +92,7 @@ static bool fits(const struct nsv_session *se, struct nsv_job *job)
 {
 	const struct nsv_engine_info *info = nsv_engine_get_info(se->server->engine);
 	uint64_t n = job->ids.n, pool = (uint64_t)info->n_block * info->block_size;
-	uint64_t wanted = n + (job->params.max_tokens ? job->params.max_tokens - 1 : 0);
+	uint64_t wanted = n + (job->wish.params.max_tokens ? job->wish.params.max_tokens - 1 : 0);
 
 	if (n == 0)
 		job->code = nsv_fail(&job->err, NSV_E_PARAM, "the prompt is empty: no token to go on from");
@@ -104,15 +104,15 @@ static bool fits(const struct nsv_session *se, struct nsv_job *job)
 		job->code = nsv_fail(&job->err, NSV_E_NOMEM,
 			"%llu tokens can never fit the KV pool: it has %u blocks of %u",
 			(unsigned long long)wanted, info->n_block, info->block_size);
-	else if (se->ch.geom.text_len < info->text_need)
+	else if (se->ch.geom.text_len < info->run_ahead * info->text_need)
 		job->code = nsv_fail(&job->err, NSV_E_LIMIT,
 			"the session's text log has %u bytes; this model's tokens need %u",
-			se->ch.geom.text_len, info->text_need);
-	else if ((job->params.flags & NSV_PARAM_LOGPROBS) &&
-		 se->ch.geom.n_lp < 1 + job->params.n_logprob)
+			se->ch.geom.text_len, info->run_ahead * info->text_need);
+	else if ((job->wish.params.flags & NSV_PARAM_LOGPROBS) &&
+		 se->ch.geom.n_lp < info->run_ahead * (1 + job->wish.params.n_logprob))
 		job->code = nsv_fail(&job->err, NSV_E_LIMIT,
 			"the session's log-probability log has %u entries; a step needs %u",
-			se->ch.geom.n_lp, 1 + job->params.n_logprob);
+			se->ch.geom.n_lp, info->run_ahead * (1 + job->wish.params.n_logprob));
 	else if (!has_place(se->server))
 		job->code = nsv_fail(&job->err, NSV_E_LIMIT, "the daemon has %u requests: max_requests",
 			se->server->n_request);
@@ -127,8 +127,8 @@ static void submit(struct nsv_session *se, struct nsv_session_slot *slot)
 		refuse(se, slot);
 		return;
 	}
-	job->gen.seed = job->params.seed;
-	if (!(job->params.flags & NSV_PARAM_SEED) &&
+	job->gen.seed = job->wish.params.seed;
+	if (!(job->wish.params.flags & NSV_PARAM_SEED) &&
 		getrandom(&job->gen.seed, sizeof(job->gen.seed), 0) < 0)
 		job->gen.seed = nsv_now_ns();
 	slot->phase = NSV_PHASE_COMMITTING;

@@ -9,7 +9,7 @@ void nsv_engine_commit(struct nsv_engine *e, const struct nsv_job *job, enum nsv
 	const struct nsv_sched_seq *q = &e->sched.seqs[job->gen.seq];
 	struct nsv_seq_commit next = {.state = state,
 		.n_token = job->gen.n_prompt + job->gen.n_output,
-		.n_past = q->where == NSV_SCHED_RUNNING ? q->n_past : 0,
+		.n_past = q->n_done,
 		.n_block = q->table.n};
 
 	nsv_seqs_commit(&e->seqs, job->gen.seq, &next);
@@ -64,10 +64,17 @@ static uint32_t most_tokens(const struct nsv_engine *e, const struct nsv_job *jo
 {
 	uint64_t most = e->info.desc->n_ctx;
 
-	if (job->params.max_tokens)
-		most = nsv_min_u64(most, (uint64_t)job->ids.n + job->params.max_tokens);
+	if (job->wish.params.max_tokens)
+		most = nsv_min_u64(most, (uint64_t)job->ids.n + job->wish.params.max_tokens);
 	/* the last token is not computed, so it needs no slot */
 	return (uint32_t)nsv_min_u64(most, (uint64_t)e->info.n_block * e->info.block_size + 1);
+}
+
+/* Does sampling look at the request's own output? Then the host must know it before it goes on. */
+static bool looks_back(const struct nsv_params *p)
+{
+	return p->repetition_penalty != 1.0f || p->presence_penalty != 0.0f ||
+	       p->frequency_penalty != 0.0f;
 }
 
 void nsv_engine_accept(struct nsv_engine *e, struct nsv_job *job)
@@ -82,6 +89,8 @@ void nsv_engine_accept(struct nsv_engine *e, struct nsv_job *job)
 	write_record(e, job);
 	nsv_sched_add(&e->sched, seq,
 		&(struct nsv_sched_new){.n_token = job->gen.n_prompt,
+			.max_token = job->gen.max_token,
+			.wait_for_tokens = looks_back(&job->wish.params),
 			.arrival = e->arrivals,
 			.domain = e->share_prefixes ? 0 : 1 + (uint64_t)job->uid,
 			.tokens = nsv_seqs_tokens(&e->seqs, seq),
@@ -102,9 +111,9 @@ static void flush_text(struct nsv_engine *e, struct nsv_job *job)
 	size_t n = nsv_detok_end(&job->gen.detok, tail), len;
 	uint32_t which;
 
-	if (nsv_stop_feed(&job->stop, tail, n, e->batch.text, &len, &which) == 0)
-		len += nsv_stop_end(&job->stop, e->batch.text + len);
-	nsv_sink_text(&job->sink, e->batch.text, len);
+	if (nsv_stop_feed(&job->wish.stop, tail, n, e->text, &len, &which) == 0)
+		len += nsv_stop_end(&job->wish.stop, e->text + len);
+	nsv_sink_text(&job->sink, e->text, len);
 }
 
 void nsv_engine_finish(struct nsv_engine *e, struct nsv_job *job, enum nsv_finish finish,
@@ -143,13 +152,37 @@ void nsv_engine_finish(struct nsv_engine *e, struct nsv_job *job, enum nsv_finis
 	nsv_mailbox_put(e->outbox, &job->end.msg);
 }
 
-void nsv_engine_release(struct nsv_engine *e, struct nsv_job *job)
+static void forget(struct nsv_engine *e, struct nsv_job *job)
 {
+	struct nsv_session_close *close = job->gen.close;
 	uint32_t seq = job->gen.seq;
 
-	if (!job->gen.done)
-		nsv_sched_remove(&e->sched, seq);
 	nsv_seqs_commit(&e->seqs, seq, &(struct nsv_seq_commit){.state = NSV_SEQ_FREE});
 	e->jobs[seq] = NULL;
 	e->free_seqs[e->n_free_seqs++] = seq;
+	if (!close) {
+		job->release.msg.kind = NSV_MSG_RELEASED;
+		nsv_mailbox_put(e->outbox, &job->release.msg);
+	} else if (--close->n_left == 0) {
+		close->msg.kind = NSV_MSG_CLOSED;
+		nsv_mailbox_put(e->outbox, &close->msg);
+	}
+}
+
+void nsv_engine_release(
+	struct nsv_engine *e, struct nsv_job *job, struct nsv_session_close *close)
+{
+	if (!job->gen.done)
+		nsv_sched_remove(&e->sched, job->gen.seq);
+	job->gen.done = true;
+	job->gen.released = true;
+	job->gen.close = close;
+	if (job->gen.n_flight == 0)
+		forget(e, job);
+}
+
+void nsv_engine_returned(struct nsv_engine *e, struct nsv_job *job)
+{
+	if (--job->gen.n_flight == 0 && job->gen.released)
+		forget(e, job);
 }

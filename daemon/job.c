@@ -132,8 +132,8 @@ void nsv_job_prepare(struct nsv_job *job, const struct nsv_tok *tok)
 	enum nsv_code code = NSV_E_OK;
 
 	if (job->op == NSV_OP_SUBMIT)
-		code = (enum nsv_code)nsv_params_parse(
-			job->params_data, job->params_len, &job->params, &job->stop, &job->err);
+		code = (enum nsv_code)nsv_wish_parse(job->params_data, job->params_len,
+			nsv_tok_n_vocab(tok), NSV_CAN_ADJUST, &job->wish, &job->err);
 	if (code == NSV_E_OK)
 		code = job->op == NSV_OP_DETOKENIZE ? read_ids(job, tok) : read_prompt(job, tok);
 	if (code == NSV_E_OK && job->op == NSV_OP_DETOKENIZE)

@@ -15,6 +15,7 @@
 #include "daemon/params.h"
 
 struct nsv_session;
+struct nsv_session_close;
 
 enum nsv_msg_kind {
 	NSV_MSG_SUBMIT,    /* io to engine */
@@ -52,8 +53,7 @@ struct nsv_job {
 	size_t input_len;
 	unsigned char *params_data; /* as they go to `seqs` */
 	uint32_t params_len;
-	struct nsv_params params;
-	struct nsv_stop stop;
+	struct nsv_wish wish;
 	struct nsv_ids ids;  /* the prompt; or the output of tokenize */
 	char *text;          /* the output of detokenize and status */
 	size_t text_len, text_done, ids_done;
@@ -69,7 +69,9 @@ struct nsv_job {
 		uint64_t seed;
 		uint32_t n_prompt, n_output, max_token; /* max_token: prompt and output */
 		uint64_t last_event;
-		bool event_sent, stalled, done;
+		uint32_t n_flight; /* steps under way that have rows of it */
+		bool event_sent, stalled, done, released;
+		struct nsv_session_close *close; /* who waits for its release; NULL: the io thread */
 		struct nsv_detok detok;
 		uint64_t run_ns, first_ns;
 	} gen;

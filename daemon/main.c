@@ -38,6 +38,7 @@ static int load(struct service *sv, const struct nsv_config *c, struct nsv_err *
 		.kv_blocks = c->kv_blocks,
 		.batch_tokens = c->batch_tokens,
 		.max_requests = c->max_requests,
+		.run_ahead = c->run_ahead,
 		.no_prefix_cache = c->no_prefix_cache,
 		.share_prefixes = c->share_prefixes};
 	int ret = nsv_gguf_open(c->model, &sv->gguf, err);

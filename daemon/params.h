@@ -1,12 +1,44 @@
 /* What a client sent in its arena, parsed: parameters with their records, and chat messages. Pure
- * functions on (pointer, length) of memory that is already the daemon's own copy. */
+ * functions on (pointer, length) of memory that is already the daemon's own copy.
+ *
+ * Limits: 16 stop strings of 255 bytes; 1,024 stop ids, allowed ids, banned ids and biases each
+ * (NSV_MAX_LIST); and what the caller allows in bytes (NSV_SEQS_PARAMS_LEN, 8 KiB, holds about
+ * 1,000 biases or 2,000 ids in all). A list may come in several records. An id twice in a list of
+ * ids is as once; two biases for an id are an error. */
 #ifndef NSV_DAEMON_PARAMS_H
 #define NSV_DAEMON_PARAMS_H
 
+#include "daemon/sample.h"
 #include "daemon/tok/stop.h"
 #include "daemon/tok/tok.h"
 
-/* 0, or an enum nsv_code and a sentence that names the parameter. No bytes: the defaults. */
+/* What an engine honours beside the plain draw. A parameter that needs what it does not is refused,
+ * by name. */
+enum nsv_can {
+	NSV_CAN_ADJUST = 1, /* gives the sampler history and lists: penalties, min_tokens, ids */
+	NSV_CAN_PROMPT_LOGPROBS = 2,
+	NSV_CAN_BRANCH = 4,
+	NSV_CAN_PRIORITY = 8,
+	NSV_CAN_ALL = 15,
+};
+
+/* What a request asks for. */
+struct nsv_wish {
+	struct nsv_params params;
+	struct nsv_stop stop;
+	struct nsv_sample_lists lists;
+};
+
+/* The neutral parameters: greedy, no limits. */
+struct nsv_params nsv_params_default(void);
+/* Range checks: 0, or an enum nsv_code and a sentence that names the parameter. NaN fits no range.
+ * can: of enum nsv_can. */
+int nsv_params_check(const struct nsv_params *params, unsigned int can, struct nsv_err *err);
+/* 0, or an enum nsv_code and a sentence that names the parameter. No bytes: the defaults. n_vocab:
+ * ids lie below it. */
+int nsv_wish_parse(const void *data, size_t len, int32_t n_vocab, unsigned int can,
+	struct nsv_wish *ret_wish, struct nsv_err *err);
+/* The same for an engine that can nothing of enum nsv_can. */
 int nsv_params_parse(const void *data, size_t len, struct nsv_params *ret_params,
 	struct nsv_stop *ret_stop, struct nsv_err *err);
 /* Messages borrow their text from data. *ret_msgs is the caller's to free. */

@@ -1,117 +1,19 @@
-/* Sampling by partial ranking. Top-k, min-p, top-p and the draw all look at a prefix of the ranking
- * by (logit, id), so the vocabulary is never sorted: candidates go into two heaps, the likely ones
- * and the rest, and ranks are popped only as far as somebody asks. */
+/* Sampling by partial ranking. Top-k, min-p, top-p, typical-p and the draw all look at the front of
+ * the ranking by (logit, id), so the vocabulary is never sorted. With top-k one pass keeps the k
+ * best. Without, candidates come in bands of falling logits, each wider than the one before, and a
+ * band is looked for only when somebody asks for its ranks; the sum of all weights is a pass of its
+ * own. */
 #include "daemon/sample.h"
 
 #include <float.h>
 #include <math.h>
 #include <string.h>
 
+#include "daemon/sample-scan.h"
+
 #define GREEDY_BELOW 1e-3f
-#define LIKELY 1e-4 /* of the best one's probability: what goes into the first heap */
-
-/* ---- Parameters */
-
-struct float_rule {
-	const char *name;
-	size_t off;
-	float least, most;
-	bool open; /* `least` itself is refused */
-	bool built;
-	float neutral;
-};
-
-#define FIELD(f) #f, offsetof(struct nsv_params, f)
-
-static const struct float_rule float_rules[] = {
-	{FIELD(temperature), 0, FLT_MAX, false, true, 0},
-	{FIELD(top_p), 0, 1, true, true, 1},
-	{FIELD(min_p), 0, 1, false, true, 0},
-	{FIELD(typical_p), 0, 1, true, false, 1},
-	{FIELD(repetition_penalty), 0, FLT_MAX, true, false, 1},
-	{FIELD(presence_penalty), -FLT_MAX, FLT_MAX, false, false, 0},
-	{FIELD(frequency_penalty), -FLT_MAX, FLT_MAX, false, false, 0},
-};
-
-/* Written so that NaN, which compares false, fits no range. */
-static int check_float(const struct float_rule *r, float x, struct nsv_err *err)
-{
-	bool fits = x <= r->most && (r->open ? x > r->least : x >= r->least);
-
-	if (!fits && r->most == FLT_MAX)
-		return nsv_fail(err, NSV_E_PARAM, "%s is %g: it must be finite%s", r->name,
-			(double)x,
-			r->least < 0 ? ""
-			: r->open    ? " and above 0"
-				     : " and 0 or more");
-	if (!fits)
-		return nsv_fail(err, NSV_E_PARAM, "%s is %g: it must lie in %s%g, %g]", r->name,
-			(double)x, r->open ? "(" : "[", (double)r->least, (double)r->most);
-	if (!r->built && x != r->neutral)
-		return nsv_fail(err, NSV_E_UNSUPPORTED, "%s is not supported", r->name);
-	return 0;
-}
-
-static int check_words(const struct nsv_params *p, struct nsv_err *err)
-{
-	for (size_t i = 0; i < NSV_ARRAY_LEN(p->reserved); i++)
-		if (p->reserved[i])
-			return nsv_fail(err, NSV_E_PARAM, "reserved word %zu is not zero", i);
-	if (p->flags & ~(uint32_t)NSV_PARAM_FLAGS)
-		return nsv_fail(err, NSV_E_PARAM, "unknown flags %#x",
-			p->flags & ~(uint32_t)NSV_PARAM_FLAGS);
-	if (p->top_k < 0)
-		return nsv_fail(err, NSV_E_PARAM, "top_k is %d: it must be 0 or more", p->top_k);
-	if (p->n_logprob > NSV_MAX_LOGPROB)
-		return nsv_fail(err, NSV_E_PARAM, "n_logprob is %u: at most %u are given",
-			p->n_logprob, NSV_MAX_LOGPROB);
-	if (p->n_logprob > 0 && !(p->flags & NSV_PARAM_LOGPROBS))
-		return nsv_fail(
-			err, NSV_E_PARAM, "n_logprob is %u without the flag for it", p->n_logprob);
-	return 0;
-}
-
-static int check_unbuilt(const struct nsv_params *p, struct nsv_err *err)
-{
-	const struct {
-		const char *name;
-		bool used;
-	} rules[] = {
-		{"prompt log-probabilities", p->flags & NSV_PARAM_PROMPT_LOGPROBS},
-		{"penalty_window", p->penalty_window != 0},
-		{"min_tokens", p->min_tokens != 0},
-		{"n_branch above 1", p->n_branch > 1},
-		{"priority", p->priority != 0},
-	};
-
-	for (size_t i = 0; i < NSV_ARRAY_LEN(rules); i++)
-		if (rules[i].used)
-			return nsv_fail(
-				err, NSV_E_UNSUPPORTED, "%s is not supported", rules[i].name);
-	return 0;
-}
-
-int nsv_params_check(const struct nsv_params *params, struct nsv_err *err)
-{
-	int ret = check_words(params, err);
-
-	for (size_t i = 0; ret == 0 && i < NSV_ARRAY_LEN(float_rules); i++) {
-		float x;
-
-		memcpy(&x, (const char *)params + float_rules[i].off, sizeof(x));
-		ret = check_float(&float_rules[i], x, err);
-	}
-	return ret ? ret : check_unbuilt(params, err);
-}
-
-struct nsv_params nsv_params_default(void)
-{
-	return (struct nsv_params){.len = sizeof(struct nsv_params),
-		.top_p = 1,
-		.typical_p = 1,
-		.repetition_penalty = 1,
-		.n_branch = 1};
-}
+#define BAND 9.2103403719761836 /* -ln 1e-4: the first band's width, in temperatures */
+#define LAST_BAND 8		/* it has no lower end */
 
 /* ---- Random numbers */
 
@@ -136,21 +38,28 @@ float nsv_uniform(uint64_t seed, uint32_t branch, uint64_t position)
 	return (float)(c[0] >> 8) * 0x1p-24f;
 }
 
-/* ---- Ranking */
+/* ---- Heaps */
+
+typedef bool before_fn(struct nsv_lp a, struct nsv_lp b);
 
 static bool ranks_before(struct nsv_lp a, struct nsv_lp b)
 {
 	return a.logprob > b.logprob || (a.logprob == b.logprob && a.id < b.id);
 }
 
-static void sift_down(struct nsv_lp *heap, size_t n, size_t i)
+static bool ranks_after(struct nsv_lp a, struct nsv_lp b)
+{
+	return ranks_before(b, a);
+}
+
+static inline void sift_down(struct nsv_lp *heap, size_t n, size_t i, before_fn *before)
 {
 	struct nsv_lp x = heap[i];
 
 	for (size_t c = 2 * i + 1; c < n; c = 2 * i + 1) {
-		if (c + 1 < n && ranks_before(heap[c + 1], heap[c]))
+		if (c + 1 < n && before(heap[c + 1], heap[c]))
 			c++;
-		if (!ranks_before(heap[c], x))
+		if (!before(heap[c], x))
 			break;
 		heap[i] = heap[c];
 		i = c;
@@ -158,110 +67,201 @@ static void sift_down(struct nsv_lp *heap, size_t n, size_t i)
 	heap[i] = x;
 }
 
-static void heapify(struct nsv_lp *heap, size_t n)
+static inline void heapify(struct nsv_lp *heap, size_t n, before_fn *before)
 {
 	for (size_t i = n / 2; i-- > 0;)
-		sift_down(heap, n, i);
+		sift_down(heap, n, i, before);
 }
 
-/* The candidates of one draw. Everything in `heap` ranks before everything in `rest`. */
+/* ---- Ranking */
+
+/* The candidates of one draw. Everything in the heap ranks before everything below `low`. */
 struct ranking {
-	struct nsv_lp *heap, *rest;
-	size_t n_heap, n_rest;
-	struct nsv_lp *rank; /* popped so far */
-	size_t n_rank;
-	size_t n;     /* candidates in all */
-	double total; /* their weights */
+	const float *x; /* (n_vocab) */
+	uint32_t n_vocab;
+	struct nsv_lp *heap, *rank; /* (n_vocab) not popped yet; popped, in order */
+	size_t n_heap, n_rank;
+	size_t first, n; /* kept: ranks first to n - 1 */
+	double total;	 /* of their weights, which are relative to the best one's */
+	double moment;	 /* of weight * ln weight */
 	double max, temperature;
+	float low;
+	int n_band;
 };
 
-/* Relative to the best one, whose weight is 1. */
-static double weight(const struct ranking *r, float logit)
+static double log_weight(const struct ranking *r, float logit)
 {
-	return exp(((double)logit - r->max) / r->temperature);
+	return ((double)logit - r->max) / r->temperature;
 }
 
-/* The candidate of rank i < n. */
-static struct nsv_lp rank_at(struct ranking *r, size_t i)
+/* The next lower band that has a candidate. Only called while there is one. */
+static void next_band(struct ranking *r)
+{
+	while (r->n_heap == 0) {
+		double end = r->max - ldexp(BAND, 2 * r->n_band) * r->temperature;
+		float high = r->low;
+
+		r->low = r->n_band < LAST_BAND ? (float)fmax(end, -FLT_MAX) : -FLT_MAX;
+		r->n_band++;
+		r->n_heap = nsv_scan_band(r->x, r->n_vocab, r->low, high, r->heap);
+	}
+	heapify(r->heap, r->n_heap, ranks_before);
+}
+
+/* The k best into the heap; there are more. Ids come in order: an equal logit ranks behind. */
+static void take_best(struct ranking *r, size_t k)
+{
+	uint32_t i = 0;
+
+	for (; r->n_heap < k; i++)
+		if (r->x[i] != -INFINITY)
+			r->heap[r->n_heap++] = (struct nsv_lp){(int32_t)i, r->x[i]};
+	heapify(r->heap, k, ranks_after);
+	for (;; i++) {
+		i = nsv_scan_above(r->x, i, r->n_vocab, r->heap[0].logprob);
+		if (i == r->n_vocab)
+			break;
+		r->heap[0] = (struct nsv_lp){(int32_t)i, r->x[i]};
+		sift_down(r->heap, k, 0, ranks_after);
+	}
+	heapify(r->heap, k, ranks_before);
+}
+
+/* ln of the weight of rank i, which is below the number of candidates. */
+static double weigh(struct ranking *r, size_t i)
 {
 	while (r->n_rank <= i) {
-		if (r->n_heap == 0) {
-			r->heap = r->rest;
-			r->n_heap = r->n_rest;
-			heapify(r->heap, r->n_heap);
-		}
+		if (r->n_heap == 0)
+			next_band(r);
 		r->rank[r->n_rank++] = r->heap[0];
 		r->heap[0] = r->heap[--r->n_heap];
-		sift_down(r->heap, r->n_heap, 0);
+		sift_down(r->heap, r->n_heap, 0, ranks_before);
 	}
-	return r->rank[i];
+	return log_weight(r, r->rank[i].logprob);
 }
 
-/* Everything that min-p lets through; the likely ones from the front, the others from the back. */
-static struct ranking collect(
-	struct nsv_sampler *s, const float *logits, float max, const struct nsv_params *params)
+static double add_weight(struct ranking *r, double lw)
 {
-	struct ranking r = {.heap = s->cand,
-		.rest = s->cand + s->n_vocab,
-		.rank = s->rank,
-		.max = max,
-		.temperature = params->temperature};
+	double w = exp(lw);
 
-	for (uint32_t i = 0; i < s->n_vocab; i++) {
-		double w = weight(&r, logits[i]);
-		struct nsv_lp c = {(int32_t)i, logits[i]};
-
-		if (w < params->min_p)
-			continue;
-		r.total += w;
-		if (w >= LIKELY)
-			r.heap[r.n_heap++] = c;
-		else
-			*--r.rest = c;
-	}
-	r.n_rest = (size_t)(s->cand + s->n_vocab - r.rest);
-	r.n = r.n_heap + r.n_rest;
-	heapify(r.heap, r.n_heap);
-	return r;
+	r->total += w;
+	r->moment += w * lw;
+	return w;
 }
 
-/* min-p has cut already: both keep a prefix, in whatever order. */
-static void cut_top_k(struct ranking *r, size_t k)
+/* ---- What is kept */
+
+/* Nothing cuts the vocabulary: likely ones exactly, the others by the faster pass. */
+static void keep_all(struct ranking *r)
 {
-	if (k == 0 || k >= r->n)
-		return;
-	r->n = k;
-	r->total = 0;
-	for (size_t i = 0; i < k; i++)
-		r->total += weight(r, rank_at(r, i).logprob);
+	next_band(r);
+	struct nsv_tail tail =
+		nsv_scan_tail(r->x, r->n_vocab, r->low, (float)r->max, r->temperature);
+	r->total = tail.sum;
+	r->moment = tail.moment;
+	for (size_t i = 0; i < r->n_heap; i++)
+		add_weight(r, log_weight(r, r->heap[i].logprob));
+}
+
+static void cut_min_p(struct ranking *r, double min_p)
+{
+	size_t i = 0;
+
+	for (; i < r->n; i++) {
+		double lw = weigh(r, i);
+
+		if (exp(lw) < min_p)
+			break;
+		add_weight(r, lw);
+	}
+	r->n = i;
+}
+
+/* Of n_cand candidates: steps 8 and 9. */
+static void cut_top_k(struct ranking *r, size_t n_cand, const struct nsv_params *params)
+{
+	size_t k = (size_t)params->top_k;
+
+	r->n = n_cand;
+	if (k > 0 && k < n_cand) {
+		take_best(r, k);
+		r->n = k;
+	}
+	if (r->n < n_cand || params->min_p > 0)
+		cut_min_p(r, params->min_p);
+	else
+		keep_all(r);
 }
 
 static void cut_top_p(struct ranking *r, float top_p)
 {
-	double sum = 0, goal = top_p * r->total;
-	size_t n = 0;
+	double goal = top_p * r->total;
+	size_t i = 0;
 
 	if (top_p >= 1)
 		return;
+	r->total = r->moment = 0;
 	do
-		sum += weight(r, rank_at(r, n++).logprob);
-	while (sum < goal && n < r->n);
-	r->n = n;
-	r->total = sum;
+		add_weight(r, weigh(r, i++));
+	while (r->total < goal && i < r->n);
+	r->n = i;
+}
+
+/* The entropy lies at ln p = the mean of ln p: from there the nearer neighbour comes, again and
+ * again. */
+static void cut_typical(struct ranking *r, float typical_p)
+{
+	double goal = typical_p * r->total, mean = r->moment / r->total;
+	size_t n = r->n, a = 0, b;
+
+	if (typical_p >= 1)
+		return;
+	while (a < n && weigh(r, a) > mean)
+		a++;
+	b = a;
+	r->total = r->moment = 0;
+	do {
+		bool up = a > 0 && (b == n || weigh(r, a - 1) - mean <= mean - weigh(r, b));
+
+		add_weight(r, weigh(r, up ? --a : b++));
+	} while (r->total < goal && (a > 0 || b < n));
+	r->first = a;
+	r->n = b;
 }
 
 static int32_t draw(struct ranking *r, float u)
 {
 	double sum = 0, goal = u * r->total;
+	size_t i = r->first;
 
-	for (size_t i = 0; i + 1 < r->n; i++) {
-		struct nsv_lp c = rank_at(r, i);
-
-		sum += weight(r, c.logprob);
+	for (; i + 1 < r->n; i++) {
+		sum += exp(weigh(r, i));
 		if (sum > goal)
-			return c.id;
+			break;
 	}
-	return rank_at(r, r->n - 1).id;
+	weigh(r, i);
+	return r->rank[i].id;
+}
+
+/* Steps 7 to 12 on n_cand > 0 candidates. */
+static int32_t choose(
+	struct nsv_sampler *s, const float *x, size_t n_cand, const struct nsv_sample_in *in)
+{
+	uint32_t best = nsv_scan_best(x, s->n_vocab);
+	struct ranking r = {.x = x,
+		.n_vocab = s->n_vocab,
+		.heap = s->cand,
+		.rank = s->rank,
+		.max = x[best],
+		.temperature = in->params->temperature,
+		.low = INFINITY};
+
+	if (in->params->temperature < GREEDY_BELOW)
+		return (int32_t)best;
+	cut_top_k(&r, n_cand, in->params);
+	cut_top_p(&r, in->params->top_p);
+	cut_typical(&r, in->params->typical_p);
+	return draw(&r, nsv_uniform(in->seed, in->branch, in->position));
 }
 
 /* ---- Log-probabilities of the logits as they came */
@@ -293,15 +293,27 @@ static void find_largest(const float *logits, uint32_t n_vocab, struct nsv_lp *b
 	}
 }
 
-static void log_probs(const struct nsv_sampler *s, const float *logits, int32_t best, int32_t token,
-	struct nsv_lp *lp, uint32_t n_lp)
+/* The logits are finite and the token is one of them. */
+static void write_log_probs(
+	const float *logits, uint32_t n_vocab, int32_t token, struct nsv_lp *lp, uint32_t n_lp)
 {
-	double lse = log_sum_exp(logits, s->n_vocab, (uint32_t)best);
+	double lse = log_sum_exp(logits, n_vocab, nsv_scan_best(logits, n_vocab));
 
 	lp[0] = (struct nsv_lp){token, logits[token]};
-	find_largest(logits, s->n_vocab, lp + 1, n_lp - 1);
+	find_largest(logits, n_vocab, lp + 1, n_lp - 1);
 	for (uint32_t i = 0; i < n_lp; i++)
 		lp[i].logprob = (float)(lp[i].logprob - lse);
+}
+
+int nsv_log_probs(
+	const float *logits, uint32_t n_vocab, int32_t token, struct nsv_lp *lp, uint32_t n_lp)
+{
+	if (token < 0 || (uint32_t)token >= n_vocab)
+		return -EINVAL;
+	if (!nsv_scan_finite(logits, n_vocab))
+		return -EDOM;
+	write_log_probs(logits, n_vocab, token, lp, n_lp);
+	return 0;
 }
 
 /* ---- The sampler */
@@ -313,7 +325,9 @@ int nsv_sampler_init(struct nsv_sampler *s, uint32_t n_vocab)
 		return -EINVAL;
 	s->cand = calloc(n_vocab, sizeof(*s->cand));
 	s->rank = calloc(n_vocab, sizeof(*s->rank));
-	if (s->cand && s->rank)
+	s->adjusted = calloc(n_vocab, sizeof(*s->adjusted));
+	s->count = calloc(n_vocab, sizeof(*s->count));
+	if (s->cand && s->rank && s->adjusted && s->count)
 		return 0;
 	nsv_sampler_deinit(s);
 	return -ENOMEM;
@@ -323,23 +337,35 @@ void nsv_sampler_deinit(struct nsv_sampler *s)
 {
 	free(s->cand);
 	free(s->rank);
+	free(s->adjusted);
+	free(s->count);
 	*s = (struct nsv_sampler){0};
 }
 
-/* The largest logit, of equals the smallest id. -EDOM: one is not finite. */
-static int find_best(const float *logits, uint32_t n, int32_t *ret_best)
+int nsv_sampler_add_end(struct nsv_sampler *s, int32_t id)
 {
-	uint32_t best = 0;
-	bool bad = false;
+	if (id < 0 || (uint32_t)id >= s->n_vocab)
+		return -EINVAL;
+	if (s->n_end == NSV_MAX_END)
+		return -ENOSPC;
+	s->end[s->n_end++] = id;
+	return 0;
+}
 
-	for (uint32_t i = 0; i < n; i++) {
-		bad |= !isfinite(logits[i]);
-		if (logits[i] > logits[best])
-			best = i;
-	}
-	if (bad)
+int nsv_sample_next(struct nsv_sampler *s, const struct nsv_sample_in *in, int32_t *ret_token,
+	struct nsv_lp *lp, uint32_t n_lp)
+{
+	const float *x;
+
+	if (!nsv_scan_finite(in->logits, s->n_vocab))
 		return -EDOM;
-	*ret_best = (int32_t)best;
+	size_t n_cand = nsv_sample_adjust(s, in, &x);
+	if (n_cand == 0)
+		return -ENODATA;
+	int32_t token = choose(s, x, n_cand, in);
+	if (n_lp > 0)
+		write_log_probs(in->logits, s->n_vocab, token, lp, n_lp);
+	*ret_token = token;
 	return 0;
 }
 
@@ -347,21 +373,11 @@ int nsv_sample(struct nsv_sampler *s, const float *logits, const struct nsv_para
 	uint64_t seed, uint32_t branch, uint64_t position, int32_t *ret_token, struct nsv_lp *lp,
 	uint32_t n_lp)
 {
-	int32_t best, token;
-	int ret = find_best(logits, s->n_vocab, &best);
+	const struct nsv_sample_in in = {.logits = logits,
+		.params = params,
+		.seed = seed,
+		.branch = branch,
+		.position = position};
 
-	if (ret < 0)
-		return ret;
-	token = best;
-	if (params->temperature >= GREEDY_BELOW) {
-		struct ranking r = collect(s, logits, logits[best], params);
-
-		cut_top_k(&r, (size_t)params->top_k);
-		cut_top_p(&r, params->top_p);
-		token = draw(&r, nsv_uniform(seed, branch, position));
-	}
-	if (n_lp > 0)
-		log_probs(s, logits, best, token, lp, n_lp);
-	*ret_token = token;
-	return 0;
+	return nsv_sample_next(s, &in, ret_token, lp, n_lp);
 }

@@ -1,44 +1,115 @@
 /* From logits to a token. Order of operations, each tested against a scalar reference in double
  * precision (tests/unit/daemon/test_sample.c):
  *
- *   1 every logit finite, else -EDOM     5 top-k
- *   2 (penalties, bias, bans: 0.2)       6 min-p: p >= min_p * p_max
- *   3 log-probabilities are taken here   7 top-p: fewest by rank that reach top_p, at least one
- *   4 temperature                        8 draw: first by rank whose cumulative p exceeds u
+ *   1 every logit finite, else -EDOM
+ *   2 log-probabilities: of the logits as they came, whatever follows
+ *   3 repetition penalty r: once for each id of prompt and output, l > 0 ? l / r : l * r
+ *   4 presence and frequency penalty: for each id of the output, l -= presence + frequency * count
+ *   5 logit bias: l += bias
+ *   6 allowed ids (none named: all), less the banned ones, less end tokens and stop ids while
+ *     fewer than min_tokens are out; nothing left: -ENODATA
+ *   7 temperature; below 1e-3: the largest logit, of equals the smallest id, and no more steps
+ *   8 top-k
+ *   9 min-p: p >= min_p * p_max
+ *  10 top-p: fewest by rank that reach top_p, at least one
+ *  11 typical-p: fewest by |-ln p - entropy| that reach typical_p, at least one
+ *  12 draw: first by rank whose cumulative p exceeds u
  *
- * Each of 5, 6 and 7 keeps a prefix of the ranking; p counts over what the steps before it kept.
- * temperature below 1e-3 is greedy: the largest logit, of equals the smallest id. Ranks are by
- * logit, equals by id, so that the result is a function of (logits, params, seed, branch, position)
- * alone. u = counter-based generator (Philox 4x32-10; Salmon et al., SC 2011) keyed by seed,
- * counter (position, branch). */
+ * 3 and 4 see the last penalty_window tokens of prompt and output (0: all); an id outside the
+ * vocabulary is passed over. 3 to 5 compute in double precision and round once, to a finite float.
+ * Under NSV_PARAM_IGNORE_END end tokens are tokens like any other, so min_tokens holds back stop ids
+ * only. Stop strings are text and know nothing of min_tokens.
+ *
+ * Ranks are by logit, equals by id. 8, 9 and 10 each keep a prefix of the ranking, 11 an interval:
+ * of equal distances the likelier side first, within a side the nearer rank. p counts over what the
+ * steps before kept. Weights are in double precision, but for those below 1e-4 of the best one's
+ * while they only count in the sum of the whole vocabulary: there the error is below 1e-6 of their
+ * own sum. u = counter-based generator (Philox 4x32-10; Salmon et al., SC 2011) keyed by seed,
+ * counter (position, branch). So a token is a function of its input alone.
+ *
+ * Cost: O(n_vocab) with a small constant (vectors of four), + O(tokens in the penalties' window),
+ * + O(n_kept log n_vocab) for what 8 to 12 look at. One owner thread; nothing here allocates but
+ * nsv_sampler_init. */
 #ifndef NSV_DAEMON_SAMPLE_H
 #define NSV_DAEMON_SAMPLE_H
 
 #include "shm/abi.h"
 #include "shm/base.h"
 
+#define NSV_MAX_LIST 1024u /* entries of each list below */
+#define NSV_MAX_END 64u    /* end tokens of a vocabulary */
+
+struct nsv_bias {
+	int32_t id;
+	float bias;
+};
+
+/* Ids in growing order, each once. */
+struct nsv_id_list {
+	uint32_t n;
+	int32_t id[NSV_MAX_LIST];
+};
+
+/* What a request says about single ids. All zeros: nothing. */
+struct nsv_sample_lists {
+	struct nsv_id_list stop, allow, ban;
+	uint32_t n_bias;
+	struct nsv_bias bias[NSV_MAX_LIST]; /* in growing order, each id once */
+};
+
 struct nsv_sampler {
 	uint32_t n_vocab;
-	struct nsv_lp *cand; /* (n_vocab) scratch: id and logit, in heaps */
+	struct nsv_lp *cand; /* (n_vocab) scratch: id and logit, a heap */
 	struct nsv_lp *rank; /* (n_vocab) scratch: the best so far, in order */
+	float *adjusted;     /* (n_vocab) scratch: logits after steps 3 to 6 */
+	uint32_t *count;     /* (n_vocab) all zero between calls */
+	uint32_t n_end;
+	int32_t end[NSV_MAX_END];
+};
+
+/* One step of one request. */
+struct nsv_sample_in {
+	const float *logits; /* (n_vocab) */
+	const struct nsv_params *params;
+	const struct nsv_sample_lists *lists; /* NULL: none */
+	const int32_t *tokens;		      /* (n_prompt + n_output) */
+	uint32_t n_prompt, n_output;
+	uint64_t seed;
+	uint32_t branch;
+	uint64_t position;
 };
 
 int nsv_sampler_init(struct nsv_sampler *s, uint32_t n_vocab);
 void nsv_sampler_deinit(struct nsv_sampler *s);
-
-/* Range checks of what a client sent: 0, or an enum nsv_code and a sentence that names the
- * parameter. NaN fits no range. Parameters that are not built yet are NSV_E_UNSUPPORTED unless
- * neutral. */
-int nsv_params_check(const struct nsv_params *params, struct nsv_err *err);
-/* The neutral parameters: greedy, no limits. */
-struct nsv_params nsv_params_default(void);
+/* Names an end token. -EINVAL: outside the vocabulary; -ENOSPC: NSV_MAX_END are named. */
+int nsv_sampler_add_end(struct nsv_sampler *s, int32_t id);
 
 /* Picks a token. With n_lp > 0 also writes lp[0] = the chosen token and lp[1 .. n_lp-1] = the
  * largest by rank (n_lp = 1 + params->n_logprob; id -1 where the vocabulary is smaller). 0; -EDOM:
- * a logit is not finite. Does not allocate. logits is read only. */
+ * a logit is not finite; -ENODATA: no id may come. */
+int nsv_sample_next(struct nsv_sampler *s, const struct nsv_sample_in *in, int32_t *ret_token,
+	struct nsv_lp *lp, uint32_t n_lp);
+/* The same for parameters that look at no history and name no ids. */
 int nsv_sample(struct nsv_sampler *s, const float *logits, const struct nsv_params *params,
 	uint64_t seed, uint32_t branch, uint64_t position, int32_t *ret_token, struct nsv_lp *lp,
 	uint32_t n_lp);
+/* Steps 3 to 6: *ret_x is in->logits itself where nothing changes it, else scratch that is valid
+ * until the next call, -INFINITY for what may not come. Returns how many may come. */
+size_t nsv_sample_adjust(
+	struct nsv_sampler *s, const struct nsv_sample_in *in, const float **ret_x);
+
+/* Log-probabilities of one token by one row of logits: lp[0] = token, the rest as in nsv_sample_next.
+ *
+ * The prompt's: for each prompt token after the first, in order, one such group of 1 + n_logprob,
+ * taken from the row of the token before it; together they come before the first output token's
+ * group. The first prompt token has none: nothing precedes it.
+ *
+ * 0; -EDOM: a logit is not finite; -EINVAL: token is outside the vocabulary. */
+int nsv_log_probs(
+	const float *logits, uint32_t n_vocab, int32_t token, struct nsv_lp *lp, uint32_t n_lp);
+
+/* Whether the token ends the request, by its own stop ids. O(log n). */
+bool nsv_id_list_has(const struct nsv_id_list *list, int32_t id);
 /* A uniform number in [0, 1) of 24 bits. */
 float nsv_uniform(uint64_t seed, uint32_t branch, uint64_t position);
 

@@ -79,6 +79,8 @@ static void to_waiting(struct nsv_sched *s, uint32_t seq)
 void nsv_sched_add(struct nsv_sched *s, uint32_t seq, const struct nsv_sched_new *n)
 {
 	s->seqs[seq] = (struct nsv_sched_seq){.n_token = n->n_token,
+		.max_token = n->max_token,
+		.wait_for_tokens = n->wait_for_tokens,
 		.arrival = n->arrival,
 		.table = {.block = n->blocks, .cap = n->cap},
 		.domain = n->domain,
@@ -91,7 +93,7 @@ void nsv_sched_add(struct nsv_sched *s, uint32_t seq, const struct nsv_sched_new
 static void release(struct nsv_sched *s, struct nsv_sched_seq *q)
 {
 	nsv_block_table_release(&q->table, s->alloc);
-	q->n_past = 0;
+	q->n_past = q->n_done = 0;
 	q->place = (struct nsv_prefix_place){0};
 	s->n_change++;
 }
@@ -119,9 +121,10 @@ void nsv_sched_pause(struct nsv_sched *s, uint32_t seq, bool paused)
 	s->n_change++;
 }
 
-void nsv_sched_grow(struct nsv_sched *s, uint32_t seq)
+void nsv_sched_known(struct nsv_sched *s, uint32_t seq)
 {
-	s->seqs[seq].n_token++;
+	s->seqs[seq].n_pending--;
+	s->n_change++;
 }
 
 /* ---- A step */
@@ -186,16 +189,24 @@ static uint32_t reserve(struct nsv_sched *s, struct nsv_step_plan *plan, uint32_
 static void plan_rows(struct nsv_sched *s, struct nsv_step_plan *plan, uint32_t seq, uint32_t n)
 {
 	struct nsv_sched_seq *q = &s->seqs[seq];
+	bool sample = q->n_past + n == q->n_token;
 
-	plan->items[plan->n_item++] = (struct nsv_plan_item){
-		.seq = seq, .n_past = q->n_past, .n_row = n, .sample = q->n_past + n == q->n_token};
+	plan->items[plan->n_item++] = (struct nsv_plan_item){.seq = seq,
+		.n_past = q->n_past,
+		.n_row = n,
+		.n_preempt = q->n_preempt,
+		.sample = sample,
+		.pending = sample && q->n_pending > 0};
 	plan->n_row += n;
 	q->n_past += n;
+	q->n_token += sample;
+	q->n_pending += sample;
 }
 
 static bool can_run(const struct nsv_sched_seq *q)
 {
-	return !q->paused && q->n_past < q->n_token;
+	return !q->paused && q->n_past < q->n_token && q->n_token < q->max_token &&
+	       (q->n_pending == 0 || !q->wait_for_tokens);
 }
 
 static uint32_t count_decodes(const struct nsv_sched *s)
@@ -344,6 +355,7 @@ static bool admit_one(
 		return false;
 	}
 	copy_partial(s, plan, q, &hit);
+	q->n_done = q->n_past;
 	if (q->n_preempt == 0)
 		q->n_cached = q->n_past;
 	s->n_hit_token += q->n_past;
@@ -363,18 +375,21 @@ static void admit(struct nsv_sched *s, struct nsv_step_plan *plan)
 
 	while (i < s->n_wait && plan->n_preempted == 0) {
 		uint32_t seq = s->wait[i];
-		if (s->seqs[seq].paused)
+		if (s->seqs[seq].paused || s->seqs[seq].n_pending > 0)
 			i++;
 		else if (!admit_one(s, plan, seq, &promised))
 			return;
 	}
 }
 
-int nsv_sched_computed(struct nsv_sched *s, uint32_t seq)
+int nsv_sched_computed(struct nsv_sched *s, const struct nsv_plan_item *item)
 {
-	struct nsv_sched_seq *q = &s->seqs[seq];
-	uint32_t n_full = (uint32_t)nsv_min(q->n_past, q->n_token) / s->block_size;
+	struct nsv_sched_seq *q = &s->seqs[item->seq];
 
+	if (q->where != NSV_SCHED_RUNNING || q->n_preempt != item->n_preempt)
+		return 0;
+	q->n_done = item->n_past + item->n_row;
+	uint32_t n_full = q->n_done / s->block_size;
 	if (q->bypass || n_full <= q->place.n_block)
 		return 0;
 	return nsv_prefix_tree_insert(
@@ -408,7 +423,7 @@ static int audit_seq(const struct nsv_sched *s, uint32_t seq, uint32_t *held, st
 	if (q->where != NSV_SCHED_RUNNING && q->table.n > 0)
 		return nsv_fail(err, -EUCLEAN, "sequence %u holds %u blocks and does not run", seq,
 			q->table.n);
-	if (q->n_past > q->n_token ||
+	if (q->n_past > q->n_token || q->n_done > q->n_past || q->n_pending > q->n_token ||
 		q->table.n < nsv_blocks_for(q->n_past, s->block_size) || q->table.n > q->table.cap)
 		return nsv_fail(err, -EUCLEAN, "sequence %u: %u of %u tokens in %u blocks", seq,
 			q->n_past, q->n_token, q->table.n);

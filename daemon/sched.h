@@ -15,7 +15,9 @@
  *   4 A waiting sequence is admitted first come, first served, when all its tokens fit beside what
  *     the running ones still lack, and `watermark` blocks stay free (or nobody moves). It may take
  *     blocks from paused ones and from younger ones (it was itself preempted or paused before).
- *   5 What the prefix cache knows of an admitted sequence's tokens is not computed again: full blocks
+ *   5 A plan may be made before the tokens of the last ones are known (a device that runs ahead): they
+ *     are pending. A sequence with pending tokens goes on, but is not admitted again.
+ *   6 What the prefix cache knows of an admitted sequence's tokens is not computed again: full blocks
  *     are shared, a block that is known in part is copied. Cached blocks that nobody uses count as
  *     free, and are forgotten, least recently used first, when they are needed.
  *
@@ -30,9 +32,12 @@ enum nsv_sched_where { NSV_SCHED_ABSENT = 0, NSV_SCHED_WAITING, NSV_SCHED_RUNNIN
 
 struct nsv_sched_seq {
 	uint8_t where;
-	bool paused;
-	uint32_t n_token; /* known: prompt and output */
-	uint32_t n_past;  /* of them computed, or planned to be */
+	bool paused, wait_for_tokens;
+	uint32_t n_token;   /* prompt and output, the pending ones included */
+	uint32_t n_pending; /* sampled by plans whose results have not come */
+	uint32_t n_past;    /* of n_token computed, or planned to be */
+	uint32_t n_done;    /* of n_past computed for sure */
+	uint32_t max_token; /* where it ends at the latest */
 	uint32_t n_preempt;
 	uint32_t n_cached; /* of n_past, what the prefix cache gave at the first admission */
 	uint64_t arrival;
@@ -62,7 +67,9 @@ struct nsv_sched {
 struct nsv_plan_item {
 	uint32_t seq;
 	uint32_t n_past, n_row; /* the rows' positions are n_past .. n_past + n_row - 1 */
+	uint32_t n_preempt;     /* of the sequence then: another one now, and the rows are lost */
 	bool sample;            /* the last row's logits give the next token */
+	bool pending;           /* the one row's token is not known to the host yet */
 };
 
 struct nsv_plan_copy {
@@ -79,13 +86,14 @@ struct nsv_step_plan {
 
 /* A sequence that comes. Its block table is stored at blocks (cap); tokens stay where they are. */
 struct nsv_sched_new {
-	uint32_t n_token;
+	uint32_t n_token, max_token;
 	uint64_t arrival; /* distinct */
 	uint64_t domain;  /* of the prefix cache */
 	const int32_t *tokens;
 	int32_t *blocks;
 	uint32_t cap;
-	bool bypass; /* the prefix cache is neither asked nor told */
+	bool bypass;          /* the prefix cache is neither asked nor told */
+	bool wait_for_tokens; /* no plan for it while tokens are pending */
 };
 
 /* tree may be NULL; it and alloc are borrowed. */
@@ -102,11 +110,12 @@ bool nsv_sched_fits(const struct nsv_sched *s, uint64_t n_token);
 /* It has ended: blocks go back. */
 void nsv_sched_remove(struct nsv_sched *s, uint32_t seq);
 void nsv_sched_pause(struct nsv_sched *s, uint32_t seq, bool paused);
-/* A sampled token was appended. */
-void nsv_sched_grow(struct nsv_sched *s, uint32_t seq);
-/* The planned rows of a sequence are computed: its full blocks become known to the prefix cache.
- * 0, or what nsv_prefix_tree_insert says of blocks that cannot be right. */
-int nsv_sched_computed(struct nsv_sched *s, uint32_t seq);
+/* A result has come: the rows are computed, and full blocks become known to the prefix cache. Plans'
+ * results come in the plans' order. 0, or what nsv_prefix_tree_insert says of blocks that cannot be
+ * right. */
+int nsv_sched_computed(struct nsv_sched *s, const struct nsv_plan_item *item);
+/* The token that the item sampled stands in `tokens` now. */
+void nsv_sched_known(struct nsv_sched *s, uint32_t seq);
 /* The plan's copies are done. */
 void nsv_sched_copied(struct nsv_sched *s, const struct nsv_step_plan *plan);
 /* Makes the next step's plan and marks its rows as computed; n_item 0: nothing can run. */

@@ -8,11 +8,13 @@
 
 static bool has_room(const struct nsv_engine *e, const struct nsv_job *job)
 {
-	bool wants_lps = job->params.flags & NSV_PARAM_LOGPROBS;
+	const struct nsv_params *p = &job->wish.params;
+	uint64_t n = 1 + e->sched.seqs[job->gen.seq].n_pending; /* tokens to come, at most */
+	bool wants_lps = p->flags & NSV_PARAM_LOGPROBS;
 
-	return nsv_sink_text_room(&job->sink) >= e->info.text_need &&
-	       nsv_sink_token_room(&job->sink) >= 1 &&
-	       (!wants_lps || nsv_sink_lp_room(&job->sink) >= 1 + job->params.n_logprob);
+	return nsv_sink_text_room(&job->sink) >= n * e->info.text_need &&
+	       nsv_sink_token_room(&job->sink) >= n &&
+	       (!wants_lps || nsv_sink_lp_room(&job->sink) >= n * (1 + p->n_logprob));
 }
 
 static void pause_or_resume(struct nsv_engine *e, struct nsv_job *job)
@@ -52,68 +54,85 @@ static void check_rooms(struct nsv_engine *e)
 
 /* ---- Batch: host integers only */
 
-static void add_item(struct nsv_engine *e, const struct nsv_plan_item *item, struct nsv_batch *b)
+static void want_token(struct nsv_engine *e, struct nsv_engine_step *st, const struct nsv_plan_item *item,
+	struct nsv_batch *b)
+{
+	const struct nsv_job *job = e->jobs[item->seq];
+	const struct nsv_params *p = &job->wish.params;
+	uint32_t i = b->n_out++, n_token = item->n_past + item->n_row;
+
+	st->out_rows[i] = b->n_row - 1;
+	st->out_seqs[i] = b->n_seq - 1;
+	st->n_lps[i] = p->flags & NSV_PARAM_LOGPROBS ? 1 + p->n_logprob : 0;
+	st->ins[i] = (struct nsv_sample_in){.params = p,
+		.lists = &job->wish.lists,
+		.tokens = nsv_seqs_tokens(&e->seqs, item->seq),
+		.n_prompt = job->gen.n_prompt,
+		.n_output = n_token - job->gen.n_prompt,
+		.seed = job->gen.seed,
+		.position = n_token};
+}
+
+static void add_item(struct nsv_engine *e, struct nsv_engine_step *st, const struct nsv_plan_item *item,
+	struct nsv_batch *b)
 {
 	const int32_t *tokens = nsv_seqs_tokens(&e->seqs, item->seq);
 	const struct nsv_block_table *table = &e->sched.seqs[item->seq].table;
 	uint32_t row0 = b->n_row;
 
 	for (uint32_t i = 0; i < item->n_row; i++) {
-		e->batch.tokens[row0 + i] = tokens[item->n_past + i];
-		e->batch.pos[row0 + i] = (int32_t)(item->n_past + i);
+		st->tokens[row0 + i] = item->pending ? NSV_TOKEN_LAST : tokens[item->n_past + i];
+		st->pos[row0 + i] = (int32_t)(item->n_past + i);
 	}
-	nsv_block_table_slots(table, e->info.block_size, item->n_past, item->n_row,
-		e->batch.slots + row0);
-	e->batch.seqs[b->n_seq++] = (struct nsv_attn_seq){.row0 = row0,
+	nsv_block_table_slots(table, e->info.block_size, item->n_past, item->n_row, st->slots + row0);
+	st->places[b->n_seq] = item->seq;
+	st->seqs[b->n_seq++] = (struct nsv_attn_seq){.row0 = row0,
 		.n_query = item->n_row,
 		.n_past = item->n_past,
 		.n_table = table->n,
 		.block_table = table->block};
 	b->n_row += item->n_row;
 	if (item->sample)
-		e->batch.out_rows[b->n_out++] = b->n_row - 1;
+		want_token(e, st, item, b);
 }
 
-static struct nsv_batch make_batch(struct nsv_engine *e)
+static struct nsv_exec_step make_step(struct nsv_engine *e, struct nsv_engine_step *st)
 {
-	struct nsv_batch b = {.tokens = e->batch.tokens,
-		.pos = e->batch.pos,
-		.slots = e->batch.slots,
-		.seqs = e->batch.seqs,
-		.out_rows = e->batch.out_rows};
+	struct nsv_exec_step x = {.copies = st->plan.copies,
+		.n_copy = st->plan.n_copy,
+		.batch = {.tokens = st->tokens,
+			.pos = st->pos,
+			.slots = st->slots,
+			.seqs = st->seqs,
+			.out_rows = st->out_rows},
+		.places = st->places,
+		.out_seqs = st->out_seqs,
+		.ins = st->ins,
+		.n_lps = st->n_lps,
+		.results = st->results};
 
-	for (uint32_t i = 0; i < e->plan.n_item; i++)
-		add_item(e, &e->plan.items[i], &b);
-	return b;
+	for (uint32_t i = 0; i < st->plan.n_item; i++)
+		add_item(e, st, &st->plan.items[i], &x.batch);
+	return x;
 }
 
 /* A preempted sequence's blocks may be written by another in this step: it is committed first. */
-static void commit_preempted(struct nsv_engine *e)
+static void commit_preempted(struct nsv_engine *e, const struct nsv_step_plan *plan)
 {
-	for (uint32_t i = 0; i < e->plan.n_preempted; i++) {
-		struct nsv_job *job = e->jobs[e->plan.preempted[i]];
+	for (uint32_t i = 0; i < plan->n_preempted; i++) {
+		struct nsv_job *job = e->jobs[plan->preempted[i]];
 		nsv_engine_commit(e, job, NSV_SEQ_WAITING);
 		nsv_sink_state(&job->sink, job->gen.stalled ? NSV_SLOT_PAUSED : NSV_SLOT_QUEUED);
 	}
 }
 
-static void copy_blocks(struct nsv_engine *e)
+static void mark_started(struct nsv_engine *e, const struct nsv_engine_step *st)
 {
-	size_t len = (size_t)e->kv.shape.k.block_stride * sizeof(float);
-	char *base = e->kv.base;
-
-	for (uint32_t i = 0; i < e->plan.n_copy; i++)
-		memcpy(base + (size_t)e->plan.copies[i].to * len,
-			base + (size_t)e->plan.copies[i].from * len, len);
-	nsv_sched_copied(&e->sched, &e->plan);
-}
-
-static void mark_started(struct nsv_engine *e, uint64_t now)
-{
-	for (uint32_t i = 0; i < e->plan.n_item; i++) {
-		struct nsv_job *job = e->jobs[e->plan.items[i].seq];
+	for (uint32_t i = 0; i < st->plan.n_item; i++) {
+		struct nsv_job *job = e->jobs[st->plan.items[i].seq];
+		job->gen.n_flight++;
 		if (!job->gen.run_ns)
-			job->gen.run_ns = now;
+			job->gen.run_ns = st->start_ns;
 		if (job->sink.rec->state != NSV_SLOT_RUNNING)
 			nsv_sink_state(&job->sink, NSV_SLOT_RUNNING);
 	}
@@ -128,21 +147,23 @@ static int write_text(
 	const char *p;
 	size_t len, n;
 	uint32_t which;
-	char *raw = e->batch.text + e->info.text_need;
+	char *raw = e->text + e->info.text_need;
 
 	if (nsv_tok_piece(e->tok, token, false, &p, &len) < 0)
 		len = 0;
 	size_t n_raw = nsv_detok_feed(&job->gen.detok, p, len, raw);
-	int stop = nsv_stop_feed(&job->stop, raw, n_raw, e->batch.text, &n, &which);
-	nsv_sink_text(&job->sink, e->batch.text, n);
+	int stop = nsv_stop_feed(&job->wish.stop, raw, n_raw, e->text, &n, &which);
+	nsv_sink_text(&job->sink, e->text, n);
 	if (stop)
-		*ret_stop = job->stop.s[which].text;
+		*ret_stop = job->wish.stop.s[which].text;
 	return stop;
 }
 
 static void end_or_go_on(struct nsv_engine *e, struct nsv_job *job, int32_t token)
 {
-	bool is_end = nsv_tok_is_end(e->tok, token) && !(job->params.flags & NSV_PARAM_IGNORE_END);
+	bool is_end = (nsv_tok_is_end(e->tok, token) &&
+			      !(job->wish.params.flags & NSV_PARAM_IGNORE_END)) ||
+		      nsv_id_list_has(&job->wish.lists.stop, token);
 	const char *stop = NULL;
 
 	if (is_end)
@@ -156,76 +177,108 @@ static void end_or_go_on(struct nsv_engine *e, struct nsv_job *job, int32_t toke
 }
 
 /* Commit, then logs, then the client: a crash between any two loses nothing. */
-static void take_token(
-	struct nsv_engine *e, struct nsv_job *job, int32_t token, const struct nsv_lp *lps, uint32_t n_lp)
+static void take_token(struct nsv_engine *e, struct nsv_job *job, const struct nsv_exec_result *r)
 {
-	nsv_seqs_tokens(&e->seqs, job->gen.seq)[job->gen.n_prompt + job->gen.n_output] = token;
+	const struct nsv_params *p = &job->wish.params;
+
+	nsv_seqs_tokens(&e->seqs, job->gen.seq)[job->gen.n_prompt + job->gen.n_output] = r->token;
 	job->gen.n_output++;
-	nsv_sched_grow(&e->sched, job->gen.seq);
+	nsv_sched_known(&e->sched, job->gen.seq);
 	nsv_engine_commit(e, job, NSV_SEQ_RUNNING);
 	nsv_stat_add(&e->stats.n_output_token, 1);
 	if (!job->gen.first_ns)
 		job->gen.first_ns = nsv_now_ns();
-	nsv_sink_tokens(&job->sink, &token, 1);
-	if (n_lp)
-		nsv_sink_lps(&job->sink, lps, n_lp);
-	end_or_go_on(e, job, token);
+	nsv_sink_tokens(&job->sink, &r->token, 1);
+	if (p->flags & NSV_PARAM_LOGPROBS)
+		nsv_sink_lps(&job->sink, r->lps, 1 + p->n_logprob);
+	end_or_go_on(e, job, r->token);
 }
 
-static void sample(struct nsv_engine *e, struct nsv_job *job, const float *logits)
+static void take_result(struct nsv_engine *e, struct nsv_job *job, const struct nsv_exec_result *r)
 {
-	struct nsv_lp lps[1 + NSV_MAX_LOGPROB];
-	uint32_t n_lp = job->params.flags & NSV_PARAM_LOGPROBS ? 1 + job->params.n_logprob : 0;
-	int32_t token;
-	int ret = nsv_sample(&e->sampler, logits, &job->params, job->gen.seed, 0,
-		job->gen.n_prompt + job->gen.n_output, &token, lps, n_lp);
-
-	if (ret == 0)
-		take_token(e, job, token, lps, n_lp);
+	if (r->ret == 0)
+		take_token(e, job, r);
+	else if (r->ret == -ENODATA)
+		nsv_engine_finish(e, job, NSV_FINISH_ERROR, NSV_E_PARAM,
+			"the lists of allowed and banned ids leave no token");
 	else
 		nsv_engine_finish(e, job, NSV_FINISH_ERROR, NSV_E_NUMERIC,
 			"the model gave a logit that is not finite");
 }
 
-static void take_results(struct nsv_engine *e)
+static void take_item(struct nsv_engine *e, const struct nsv_plan_item *item,
+	const struct nsv_exec_result *r)
 {
-	uint32_t n_out = 0;
+	struct nsv_job *job = e->jobs[item->seq];
 
-	for (uint32_t i = 0; i < e->plan.n_item; i++) {
-		const struct nsv_plan_item *item = &e->plan.items[i];
-		struct nsv_job *job = e->jobs[item->seq];
-
-		if (item->n_row > 1 || !job->gen.n_output)
-			nsv_stat_add(&e->stats.n_prompt_token, item->n_row);
-		if (nsv_sched_computed(&e->sched, item->seq) < 0)
+	if (!job->gen.done) { /* else it ran over: the rows were computed for nobody */
+		if (nsv_sched_computed(&e->sched, item) < 0)
 			nsv_stat_add(&e->stats.n_audit_bad, 1);
 		if (item->sample)
-			sample(e, job, e->batch.logits + (size_t)n_out++ * e->info.desc->n_vocab);
+			take_result(e, job, r);
 		else
 			nsv_engine_commit(e, job, NSV_SEQ_RUNNING);
 	}
+	nsv_engine_returned(e, job);
+}
+
+static void take_results(struct nsv_engine *e, const struct nsv_engine_step *st)
+{
+	uint32_t n_out = 0;
+
+	for (uint32_t i = 0; i < st->plan.n_item; i++) {
+		const struct nsv_plan_item *item = &st->plan.items[i];
+		if (item->n_past + item->n_row <= e->jobs[item->seq]->gen.n_prompt)
+			nsv_stat_add(&e->stats.n_prompt_token, item->n_row);
+		take_item(e, item, item->sample ? &st->results[n_out++] : NULL);
+	}
+	nsv_stat_add(&e->stats.n_step, 1);
+	nsv_stat_add(&e->stats.step_ns, nsv_now_ns() - st->start_ns);
+	nsv_stat_set(&e->stats.n_preempt, e->sched.n_preempt);
+	nsv_stat_set(&e->stats.n_cached_token, e->sched.n_hit_token);
+	nsv_stat_set(&e->stats.n_attention, e->dispatch.n_attention);
+}
+
+/* 0: a step was submitted; 1: there was nothing to plan. */
+static int plan_and_submit(struct nsv_engine *e, struct nsv_err *err)
+{
+	struct nsv_engine_step *st = &e->steps[(e->first_step + e->n_step) % NSV_MAX_AHEAD];
+
+	st->start_ns = nsv_now_ns();
+	check_rooms(e);
+	nsv_sched_plan(&e->sched, &st->plan);
+	commit_preempted(e, &st->plan);
+	if (st->plan.n_item == 0 && st->plan.n_copy == 0)
+		return st->plan.n_preempted == 0;
+	mark_started(e, st);
+	struct nsv_exec_step x = make_step(e, st);
+	int ret = e->exec->submit(e->exec, &x, err);
+	if (ret < 0)
+		return ret;
+	nsv_sched_copied(&e->sched, &st->plan);
+	e->n_step++;
+	return 0;
+}
+
+static int collect(struct nsv_engine *e, struct nsv_err *err)
+{
+	int ret = e->exec->collect(e->exec, err);
+
+	if (ret < 0)
+		return ret;
+	take_results(e, &e->steps[e->first_step]);
+	e->first_step = (e->first_step + 1) % NSV_MAX_AHEAD;
+	e->n_step--;
+	return 0;
 }
 
 int nsv_engine_step(struct nsv_engine *e, struct nsv_err *err)
 {
-	uint64_t start = nsv_now_ns();
+	int ret = plan_and_submit(e, err);
 
-	check_rooms(e);
-	nsv_sched_plan(&e->sched, &e->plan);
-	commit_preempted(e);
-	copy_blocks(e);
-	if (e->plan.n_item == 0)
-		return e->plan.n_preempted ? 0 : 1;
-	mark_started(e, start);
-	struct nsv_batch b = make_batch(e);
-	int ret = nsv_model_forward(e->model, &e->dispatch, &e->kv, &b, e->batch.logits, err);
 	if (ret < 0)
 		return ret;
-	take_results(e);
-	nsv_stat_add(&e->stats.n_step, 1);
-	nsv_stat_add(&e->stats.step_ns, nsv_now_ns() - start);
-	nsv_stat_set(&e->stats.n_preempt, e->sched.n_preempt);
-	nsv_stat_set(&e->stats.n_cached_token, e->sched.n_hit_token);
-	nsv_stat_set(&e->stats.n_attention, e->dispatch.n_attention);
-	return 0;
+	if (e->n_step == e->exec->depth || (ret == 1 && e->n_step > 0))
+		return collect(e, err);
+	return ret;
 }

@@ -98,8 +98,8 @@ static void test_refusals_name_the_fault(void **state)
 	p.top_p = 1.5f;
 	expect_refusal(client, "x", &p, NSV_E_PARAM, "top_p");
 	nsv_client_params_init(&p);
-	p.frequency_penalty = 0.5f;
-	expect_refusal(client, "x", &p, NSV_E_UNSUPPORTED, "frequency_penalty");
+	p.priority = 3;
+	expect_refusal(client, "x", &p, NSV_E_UNSUPPORTED, "priority");
 	nsv_client_params_init(&p);
 	p.n_logprob = 1000;
 	p.flags = NSV_CLIENT_LOGPROBS;

@@ -51,10 +51,13 @@ static void bench_deinit(struct bench *b)
 	nsv_block_alloc_deinit(&b->alloc);
 }
 
+static uint32_t max_token[N_SEQ]; /* 0: no limit */
+
 static void add(struct bench *b, uint32_t seq, uint32_t n_token)
 {
 	nsv_sched_add(&b->sched, seq,
 		&(struct nsv_sched_new){.n_token = n_token,
+			.max_token = max_token[seq] ? max_token[seq] : CAP * BLOCK,
 			.arrival = ++b->arrivals,
 			.domain = seq % 3,
 			.tokens = b->tokens[seq],
@@ -75,7 +78,7 @@ static void step(struct bench *b)
 	nsv_sched_plan(&b->sched, &b->plan);
 	for (uint32_t i = 0; i < b->plan.n_item; i++)
 		if (b->plan.items[i].sample)
-			nsv_sched_grow(&b->sched, b->plan.items[i].seq);
+			nsv_sched_known(&b->sched, b->plan.items[i].seq);
 	audit(b);
 }
 
@@ -227,8 +230,12 @@ static void compute(struct bench *b)
 				assert_int_equal(*slot_of(b, item->seq, pos), hash);
 		}
 	}
-	for (uint32_t i = 0; i < b->plan.n_item; i++)
-		assert_int_equal(nsv_sched_computed(&b->sched, b->plan.items[i].seq), 0);
+}
+
+static void results(struct bench *b, const struct nsv_step_plan *plan)
+{
+	for (uint32_t i = 0; i < plan->n_item; i++)
+		assert_int_equal(nsv_sched_computed(&b->sched, &plan->items[i]), 0);
 }
 
 static void run_to_end(struct bench *b, uint32_t seq, uint32_t n_token)
@@ -236,9 +243,10 @@ static void run_to_end(struct bench *b, uint32_t seq, uint32_t n_token)
 	while (b->sched.seqs[seq].where && b->sched.seqs[seq].n_token < n_token) {
 		nsv_sched_plan(&b->sched, &b->plan);
 		compute(b);
+		results(b, &b->plan);
 		for (uint32_t i = 0; i < b->plan.n_item; i++)
 			if (b->plan.items[i].sample)
-				nsv_sched_grow(&b->sched, b->plan.items[i].seq);
+				nsv_sched_known(&b->sched, b->plan.items[i].seq);
 		audit(b);
 	}
 	nsv_sched_remove(&b->sched, seq);
@@ -258,6 +266,7 @@ static void test_the_next_turn_computes_what_is_new(void **state)
 	nsv_sched_plan(&b.sched, &b.plan);
 	assert_int_equal(b.plan.items[0].n_past, 16);
 	compute(&b);
+	results(&b, &b.plan);
 	nsv_sched_remove(&b.sched, 3);
 	b.tokens[6][10] = -1; /* parts in the middle of the third block */
 	add(&b, 6, 20);
@@ -265,17 +274,20 @@ static void test_the_next_turn_computes_what_is_new(void **state)
 	assert_int_equal(b.plan.items[0].n_past, 10);
 	assert_int_equal(b.plan.n_copy, 1);
 	compute(&b);
+	results(&b, &b.plan);
 	nsv_sched_remove(&b.sched, 6);
 	add(&b, 1, 18); /* another domain */
 	nsv_sched_plan(&b.sched, &b.plan);
 	assert_int_equal(b.plan.items[0].n_past, 0);
 	compute(&b);
+	results(&b, &b.plan);
 	nsv_sched_remove(&b.sched, 1);
 	add(&b, 0, 16); /* all known: the last token is computed all the same */
 	nsv_sched_plan(&b.sched, &b.plan);
 	assert_int_equal(b.plan.items[0].n_past, 15);
 	assert_true(b.plan.items[0].sample);
 	compute(&b);
+	results(&b, &b.plan);
 	nsv_sched_remove(&b.sched, 0);
 	audit(&b);
 	assert_int_equal(b.alloc.n_free + nsv_block_n_idle(&b.alloc), 32);
@@ -294,8 +306,17 @@ static uint32_t rnd(uint32_t n)
 	return (uint32_t)(rng % n);
 }
 
+#define MAX_AHEAD 3
+
+struct late { /* a plan whose results have not come */
+	struct nsv_step_plan plan;
+	uint64_t arrival[N_SEQ]; /* whose the items were: a place may be another's by then */
+};
+
 struct soak {
 	uint32_t end[N_SEQ]; /* tokens at which it ends; 0: absent */
+	struct late late[MAX_AHEAD];
+	uint32_t n_late, ahead;
 };
 
 /* Few beginnings and long repeats, so that prefixes are shared, and part in the middle of blocks. */
@@ -317,6 +338,7 @@ static void random_event(struct bench *b, struct soak *k)
 		if (!nsv_sched_fits(&b->sched, end))
 			return;
 		k->end[seq] = end;
+		max_token[seq] = end;
 		random_tokens(b, seq);
 		add(b, seq, n_prompt);
 	} else if (rnd(8) == 0) {
@@ -339,7 +361,8 @@ static void plan_with_progress(struct bench *b)
 			oldest = i;
 	}
 	nsv_sched_plan(&b->sched, &b->plan);
-	if (oldest == N_SEQ)
+	/* one whose next tokens are all under way has nothing to plan */
+	if (oldest == N_SEQ || b->sched.seqs[oldest].n_pending > 0)
 		return;
 	for (uint32_t i = 0; i < b->plan.n_item; i++)
 		if (b->plan.items[i].seq == oldest)
@@ -347,18 +370,41 @@ static void plan_with_progress(struct bench *b)
 	fail_msg("the oldest, %u, did not move", oldest);
 }
 
+/* The results of the oldest plan: those of sequences that have ended are dropped. */
+static void take_oldest(struct bench *b, struct soak *k)
+{
+	struct late oldest = k->late[0];
+
+	memmove(&k->late[0], &k->late[1], (--k->n_late) * sizeof(k->late[0]));
+	k->late[k->n_late] = oldest;
+	for (uint32_t i = 0; i < oldest.plan.n_item; i++) {
+		const struct nsv_plan_item *item = &oldest.plan.items[i];
+		struct nsv_sched_seq *q = &b->sched.seqs[item->seq];
+		if (q->arrival != oldest.arrival[i])
+			continue;
+		assert_int_equal(nsv_sched_computed(&b->sched, item), 0);
+		if (!item->sample)
+			continue;
+		nsv_sched_known(&b->sched, item->seq);
+		if (q->n_token - q->n_pending < k->end[item->seq])
+			continue;
+		nsv_sched_remove(&b->sched, item->seq);
+		k->end[item->seq] = 0;
+	}
+}
+
 static void finish_step(struct bench *b, struct soak *k)
 {
-	for (uint32_t i = 0; i < b->plan.n_item; i++) {
-		uint32_t seq = b->plan.items[i].seq;
-		if (!b->plan.items[i].sample)
-			continue;
-		nsv_sched_grow(&b->sched, seq);
-		if (b->sched.seqs[seq].n_token < k->end[seq])
-			continue;
-		nsv_sched_remove(&b->sched, seq);
-		k->end[seq] = 0;
+	if (b->plan.n_item > 0) {
+		struct late *l = &k->late[k->n_late++];
+		l->plan.n_item = b->plan.n_item;
+		for (uint32_t i = 0; i < b->plan.n_item; i++) {
+			l->plan.items[i] = b->plan.items[i];
+			l->arrival[i] = b->sched.seqs[b->plan.items[i].seq].arrival;
+		}
 	}
+	while (k->n_late >= k->ahead || (k->n_late > 0 && b->plan.n_item == 0))
+		take_oldest(b, k);
 }
 
 static void test_random_loads(void **state)
@@ -374,8 +420,10 @@ static void test_random_loads(void **state)
 	rng = seed;
 	for (long done = 0; done < n_step;) {
 		struct bench b;
-		struct soak k = {{0}};
+		struct soak k = {.ahead = 1 + rnd(MAX_AHEAD)};
 		bench_init_with(&b, 18 + rnd(80), 1 + rnd(60), rnd(4) > 0);
+		for (int i = 0; i < MAX_AHEAD; i++)
+			nsv_step_plan_init(&k.late[i].plan, N_SEQ);
 		for (int i = 0; i < 2000; i++, done++) {
 			for (uint32_t n = rnd(3); n > 0; n--)
 				random_event(&b, &k);
@@ -387,6 +435,8 @@ static void test_random_loads(void **state)
 		for (uint32_t i = 0; i < N_SEQ; i++)
 			if (k.end[i])
 				nsv_sched_remove(&b.sched, i);
+		for (int i = 0; i < MAX_AHEAD; i++)
+			nsv_step_plan_deinit(&k.late[i].plan);
 		n_hit += b.sched.n_hit_token;
 		assert_int_equal(b.alloc.n_free + nsv_block_n_idle(&b.alloc), b.alloc.n_block);
 		bench_deinit(&b);

@@ -1,0 +1,121 @@
+/* Ranges of the parameters, and which of them an engine must be able to honour. */
+#include "daemon/params.h"
+
+#include <float.h>
+#include <string.h>
+
+struct float_rule {
+	const char *name;
+	size_t off;
+	float least, most;
+	bool open; /* `least` itself is refused */
+};
+
+#define FIELD(f) #f, offsetof(struct nsv_params, f)
+
+static const struct float_rule float_rules[] = {
+	{FIELD(temperature), 0, FLT_MAX, false},
+	{FIELD(top_p), 0, 1, true},
+	{FIELD(min_p), 0, 1, false},
+	{FIELD(typical_p), 0, 1, true},
+	{FIELD(repetition_penalty), 0, FLT_MAX, true},
+	{FIELD(presence_penalty), -FLT_MAX, FLT_MAX, false},
+	{FIELD(frequency_penalty), -FLT_MAX, FLT_MAX, false},
+};
+
+/* Written so that NaN, which compares false, fits no range. */
+static int check_float(const struct float_rule *r, float x, struct nsv_err *err)
+{
+	bool fits = x <= r->most && (r->open ? x > r->least : x >= r->least);
+
+	if (!fits && r->most == FLT_MAX)
+		return nsv_fail(err, NSV_E_PARAM, "%s is %g: it must be finite%s", r->name,
+			(double)x,
+			r->least < 0 ? ""
+			: r->open    ? " and above 0"
+				     : " and 0 or more");
+	if (!fits)
+		return nsv_fail(err, NSV_E_PARAM, "%s is %g: it must lie in %s%g, %g]", r->name,
+			(double)x, r->open ? "(" : "[", (double)r->least, (double)r->most);
+	return 0;
+}
+
+static int check_words(const struct nsv_params *p, struct nsv_err *err)
+{
+	const uint32_t known = NSV_PARAM_FLAGS;
+
+	for (size_t i = 0; i < NSV_ARRAY_LEN(p->reserved); i++)
+		if (p->reserved[i])
+			return nsv_fail(err, NSV_E_PARAM, "reserved word %zu is not zero", i);
+	if (p->flags & ~known)
+		return nsv_fail(err, NSV_E_PARAM, "unknown flags %#x", p->flags & ~known);
+	if (p->top_k < 0)
+		return nsv_fail(err, NSV_E_PARAM, "top_k is %d: it must be 0 or more", p->top_k);
+	if (p->n_branch > NSV_MAX_SLOT)
+		return nsv_fail(err, NSV_E_PARAM, "n_branch is %u: at most %u", p->n_branch,
+			NSV_MAX_SLOT);
+	if (p->max_tokens && p->min_tokens > p->max_tokens)
+		return nsv_fail(err, NSV_E_PARAM, "min_tokens is %u, above max_tokens, %u",
+			p->min_tokens, p->max_tokens);
+	return 0;
+}
+
+static int check_log_probs(const struct nsv_params *p, struct nsv_err *err)
+{
+	if (p->n_logprob > NSV_MAX_LOGPROB)
+		return nsv_fail(err, NSV_E_PARAM, "n_logprob is %u: at most %u are given",
+			p->n_logprob, NSV_MAX_LOGPROB);
+	if (p->n_logprob > 0 && !(p->flags & (NSV_PARAM_LOGPROBS | NSV_PARAM_PROMPT_LOGPROBS)))
+		return nsv_fail(
+			err, NSV_E_PARAM, "n_logprob is %u without the flag for it", p->n_logprob);
+	return 0;
+}
+
+static int check_can(const struct nsv_params *p, unsigned int can, struct nsv_err *err)
+{
+	const struct {
+		const char *name;
+		bool used;
+		enum nsv_can needs;
+	} rules[] = {
+		{"repetition_penalty", p->repetition_penalty != 1, NSV_CAN_ADJUST},
+		{"presence_penalty", p->presence_penalty != 0, NSV_CAN_ADJUST},
+		{"frequency_penalty", p->frequency_penalty != 0, NSV_CAN_ADJUST},
+		{"penalty_window", p->penalty_window != 0, NSV_CAN_ADJUST},
+		{"min_tokens", p->min_tokens != 0, NSV_CAN_ADJUST},
+		{"prompt log-probabilities", p->flags & NSV_PARAM_PROMPT_LOGPROBS,
+			NSV_CAN_PROMPT_LOGPROBS},
+		{"n_branch above 1", p->n_branch > 1, NSV_CAN_BRANCH},
+		{"priority", p->priority != 0, NSV_CAN_PRIORITY},
+	};
+
+	for (size_t i = 0; i < NSV_ARRAY_LEN(rules); i++)
+		if (rules[i].used && !(can & rules[i].needs))
+			return nsv_fail(
+				err, NSV_E_UNSUPPORTED, "%s is not supported", rules[i].name);
+	return 0;
+}
+
+int nsv_params_check(const struct nsv_params *params, unsigned int can, struct nsv_err *err)
+{
+	int ret = check_words(params, err);
+
+	if (ret == 0)
+		ret = check_log_probs(params, err);
+	for (size_t i = 0; ret == 0 && i < NSV_ARRAY_LEN(float_rules); i++) {
+		float x;
+
+		memcpy(&x, (const char *)params + float_rules[i].off, sizeof(x));
+		ret = check_float(&float_rules[i], x, err);
+	}
+	return ret ? ret : check_can(params, can, err);
+}
+
+struct nsv_params nsv_params_default(void)
+{
+	return (struct nsv_params){.len = sizeof(struct nsv_params),
+		.top_p = 1,
+		.typical_p = 1,
+		.repetition_penalty = 1,
+		.n_branch = 1};
+}
