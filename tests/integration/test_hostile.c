@@ -1,0 +1,826 @@
+/* Clients that take more than their share, break off at every point, or look for other users' data:
+ * each gets its named error or is dropped, and leaves nothing behind. */
+#include <fcntl.h>
+#include <grp.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+
+#include <cmocka.h>
+
+#include "tests/tools/ask.h"
+#include "tests/tools/daemon.h"
+#include "tests/tools/raw.h"
+#include "tests/tools/tiny.h"
+
+#define UID_A 64001 /* two users of no account */
+#define UID_B 64002
+#define N_BLOCK 64
+
+static struct nsv_test_daemon served;
+static char model[64], config[64];
+
+/* ---- A daemon with the limits of a test */
+
+static int make_model(void **state)
+{
+	(void)state;
+	nsv_tiny_model(model, sizeof(model));
+	return 0;
+}
+
+static int remove_model(void **state)
+{
+	(void)state;
+	return unlink(model);
+}
+
+/* Open to all users of the machine. */
+static void serve(const char *json)
+{
+	const char *extra[] = {"--kv-blocks", "64", "--threads", "1", "--config", config, NULL};
+
+	snprintf(config, sizeof(config), "/tmp/nanoserve-config-XXXXXX");
+	int fd = mkstemp(config);
+	assert_true(fd >= 0 && write(fd, json, strlen(json)) == (ssize_t)strlen(json));
+	close(fd);
+	assert_int_equal(nsv_test_daemon_start(&served, model, extra), 0);
+	chmod(served.dir, 0755);
+	chmod(served.socket, 0666);
+}
+
+static struct nsv_client *open_client(void)
+{
+	struct nsv_client *client = nsv_ask_open(served.socket);
+
+	assert_non_null(client);
+	return client;
+}
+
+/* It serves, holds nothing of those that have gone, and ends well (leaks are a sanitizer's find). */
+static void end_serving(void)
+{
+	struct nsv_client *client = open_client();
+	struct nsv_answer *a = malloc(sizeof(*a));
+	struct nsv_client_params p;
+
+	nsv_client_params_init(&p);
+	p.max_tokens = 8;
+	p.flags = NSV_CLIENT_IGNORE_END;
+	nsv_ask_text(client, "hello", &p, a);
+	assert_string_equal(a->reason, "");
+	assert_int_equal(a->n_token, 8);
+	free(a);
+	assert_true(nsv_ask_status_until(client, "sessions", 1));
+	assert_true(nsv_ask_status_until(client, "blocks.free", N_BLOCK));
+	assert_true(nsv_ask_status_until(client, "requests.ended", 0));
+	assert_int_equal(nsv_ask_status(client, "counters.audits_failed"), 0);
+	nsv_client_close(client);
+	assert_int_equal(nsv_test_daemon_stop(&served, SIGTERM), 0);
+	unlink(config);
+}
+
+/* ---- Other users. A child is one of them; what it finds is its exit status: 0, or a line here. */
+
+#define EXPECT(c)                                                                                  \
+	do {                                                                                       \
+		if (!(c))                                                                          \
+			return __LINE__ & 0xff ? __LINE__ & 0xff : 1;                              \
+	} while (0)
+
+static pid_t begin_as(uid_t uid, int (*fn)(void *), void *arg)
+{
+	pid_t pid = fork();
+
+	if (pid == 0)
+		_exit(setgroups(0, NULL) < 0 || setresgid(uid, uid, uid) < 0 || setresuid(uid, uid, uid) < 0
+				? 255
+				: fn(arg));
+	return pid;
+}
+
+static int end_of(pid_t pid)
+{
+	int status = -1;
+
+	waitpid(pid, &status, 0);
+	return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+static void need_root(void)
+{
+	if (getuid() != 0) {
+		print_message("skipped: only root can be two users\n");
+		skip();
+	}
+}
+
+/* ---- What requests hold */
+
+static void ask_short(struct nsv_client *client, struct nsv_answer *a)
+{
+	struct nsv_client_params p;
+
+	nsv_client_params_init(&p);
+	p.max_tokens = 2;
+	p.flags = NSV_CLIENT_IGNORE_END;
+	nsv_ask_text(client, "abc", &p, a);
+}
+
+/* A client that has seen the end of its request and does nothing more holds no place. */
+static void idle_clients_hold_nothing(const char *json)
+{
+	struct nsv_client *clients[8];
+	struct nsv_answer *a = malloc(sizeof(*a));
+
+	serve(json);
+	for (size_t i = 0; i < NSV_ARRAY_LEN(clients); i++) {
+		clients[i] = open_client();
+		ask_short(clients[i], a);
+		assert_string_equal(a->reason, "");
+		usleep(2000);
+	}
+	for (size_t i = 0; i < NSV_ARRAY_LEN(clients); i++)
+		nsv_client_close(clients[i]);
+	free(a);
+	end_serving();
+}
+
+static void test_idle_clients_hold_no_place(void **state)
+{
+	(void)state;
+	idle_clients_hold_nothing("{\"max_requests\": 4}");
+}
+
+static void test_idle_clients_hold_no_quota(void **state)
+{
+	(void)state;
+	idle_clients_hold_nothing("{\"limits\": {\"requests\": 4}}");
+}
+
+static struct nsv_sqe tokenize_entry(struct nsv_raw *r, uint32_t slot, uint32_t len)
+{
+	memset(r->up.arena, 'a' + (int)slot % 26, len);
+	return (struct nsv_sqe){.op = NSV_OP_TOKENIZE,
+		.slot = (uint16_t)slot,
+		.request_id = ++r->last_id,
+		.prompt_len = len};
+}
+
+static bool expect_kind(struct nsv_raw *r, enum nsv_cqe_kind kind, uint64_t id, struct nsv_cqe *c)
+{
+	while (nsv_raw_next(r, c))
+		if (c->request_id == id)
+			return c->kind == kind;
+	return false;
+}
+
+static void test_unread_outputs_are_charged(void **state)
+{
+	enum { LEN = 1 << 20, N = 8 };
+	struct nsv_geom want = {.n_slot = N, .arena_len = LEN, .n_token = 64, .text_len = 1024};
+	struct nsv_raw r;
+	struct nsv_cqe c;
+	uint32_t n_refused = 0;
+	(void)state;
+
+	serve("{\"limits\": {\"memory_mib\": 12}}");
+	assert_int_equal(nsv_raw_open(&r, served.socket, &want), 0);
+	for (uint32_t i = 0; i < N; i++) {
+		struct nsv_sqe sqe = tokenize_entry(&r, i, LEN);
+		nsv_raw_put(&r, &sqe);
+		do {
+			assert_true(nsv_raw_next(&r, &c));
+		} while (c.request_id != sqe.request_id);
+		if (c.kind == NSV_CQE_ERROR) {
+			assert_int_equal(c.code, NSV_E_LIMIT);
+			assert_non_null(strstr(r.down.slots[i].text, "limits.memory_mib is 12"));
+			n_refused++;
+		}
+	}
+	assert_in_range(n_refused, 1, N - 1);
+	nsv_raw_close(&r);
+	end_serving();
+}
+
+/* ---- Connections */
+
+static void receive_within(int fd, int seconds)
+{
+	struct timeval t = {.tv_sec = seconds};
+
+	setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &t, sizeof(t));
+}
+
+static int open_and_close(void *arg)
+{
+	struct nsv_raw r;
+	(void)arg;
+
+	EXPECT(nsv_raw_open(&r, served.socket, NULL) == 0);
+	nsv_raw_close(&r);
+	return 0;
+}
+
+static void test_silent_connections_have_a_limit(void **state)
+{
+	enum { LIMIT = 256, N = LIMIT + 40 };
+	struct nsv_welcome w;
+	struct nsv_err err;
+	int fds[N], up_fd, down_fd;
+	(void)state;
+
+	serve("{\"limits\": {\"hello_ms\": 60000}}");
+	usleep(100000); /* the connections by which the daemon's start was awaited are over */
+	for (int i = 0; i < N; i++) {
+		fds[i] = nsv_raw_connect(served.socket);
+		assert_true(fds[i] >= 0);
+	}
+	for (int i = LIMIT; i < N; i++) {
+		receive_within(fds[i], 10);
+		assert_int_equal(nsv_welcome_recv(fds[i], &w, &up_fd, &down_fd, &err), NSV_E_LIMIT);
+		assert_non_null(strstr(err.text, "without a hello"));
+	}
+	if (getuid() == 0)
+		assert_int_equal(end_of(begin_as(UID_A, open_and_close, NULL)), 0);
+	for (int i = 0; i < N; i++)
+		close(fds[i]);
+	end_serving();
+}
+
+static long count_fds(void)
+{
+	char cmd[64];
+	long n = -1;
+
+	snprintf(cmd, sizeof(cmd), "ls /proc/%d/fd | wc -l", (int)served.pid);
+	FILE *f = popen(cmd, "re");
+	if (f && fscanf(f, "%ld", &n) != 1)
+		n = -1;
+	if (f)
+		pclose(f);
+	return n;
+}
+
+static bool fds_become(long n)
+{
+	for (int i = 0; i < 500; i++) {
+		if (count_fds() == n)
+			return true;
+		usleep(10000);
+	}
+	return false;
+}
+
+/* Packets that are no bells: long, empty, with descriptors; sockets shut down by halves. */
+static void test_odd_packets_and_half_open_sockets(void **state)
+{
+	static const char zeros[8192];
+	static const int how[] = {SHUT_RD, SHUT_WR, SHUT_RDWR};
+	struct nsv_raw r[6];
+	(void)state;
+
+	serve("{}");
+	usleep(100000);
+	long n_fd = count_fds();
+	for (size_t i = 0; i < NSV_ARRAY_LEN(r); i++)
+		assert_int_equal(nsv_raw_open(&r[i], served.socket, NULL), 0);
+	for (int i = 0; i < 100; i++) {
+		struct nsv_welcome w = r[0].welcome;
+		nsv_welcome_send(r[0].fd, &w, r[0].up_region.fd, r[0].fd);
+		send(r[1].fd, zeros, sizeof(zeros), MSG_DONTWAIT | MSG_NOSIGNAL);
+	}
+	send(r[2].fd, zeros, 0, MSG_DONTWAIT | MSG_NOSIGNAL);
+	for (size_t i = 0; i < 3; i++)
+		shutdown(r[3 + i].fd, how[i]);
+	for (size_t i = 0; i < NSV_ARRAY_LEN(r); i++) {
+		struct nsv_sqe sqe = nsv_raw_prompt(&r[i], "abc", NULL);
+		nsv_raw_put(&r[i], &sqe);
+	}
+	struct nsv_cqe c;
+	assert_true(nsv_raw_next(&r[0], &c));
+	assert_true(nsv_raw_next(&r[1], &c));
+	for (size_t i = 0; i < NSV_ARRAY_LEN(r); i++)
+		nsv_raw_close(&r[i]);
+	assert_true(fds_become(n_fd));
+	end_serving();
+}
+
+static void test_welcomes_that_are_never_read(void **state)
+{
+	struct nsv_hello h = nsv_hello_make(&(struct nsv_geom){.arena_len = 4096, .text_len = 1024});
+	int fds[64];
+	(void)state;
+
+	serve("{}");
+	usleep(100000);
+	long n_fd = count_fds();
+	for (size_t i = 0; i < NSV_ARRAY_LEN(fds); i++) {
+		fds[i] = nsv_raw_connect(served.socket);
+		assert_int_equal(nsv_hello_send(fds[i], &h), 0);
+	}
+	struct nsv_client *client = open_client();
+	assert_true(nsv_ask_status_until(client, "sessions", 1 + NSV_ARRAY_LEN(fds)));
+	nsv_client_close(client);
+	for (size_t i = 0; i < NSV_ARRAY_LEN(fds); i++)
+		close(fds[i]);
+	assert_true(fds_become(n_fd));
+	end_serving();
+}
+
+/* No descriptor left: those that are connected go on, and others come in as soon as there is one. */
+static void test_descriptors_run_out(void **state)
+{
+	struct rlimit few = {.rlim_cur = 40, .rlim_max = 40};
+	struct nsv_answer *a = malloc(sizeof(*a));
+	int fds[100];
+	(void)state;
+
+	serve("{}");
+	struct nsv_client *client = open_client();
+	assert_int_equal(prlimit(served.pid, RLIMIT_NOFILE, &few, NULL), 0);
+	for (size_t i = 0; i < NSV_ARRAY_LEN(fds); i++)
+		fds[i] = nsv_raw_connect(served.socket);
+	ask_short(client, a);
+	assert_string_equal(a->reason, "");
+	for (size_t i = 0; i < NSV_ARRAY_LEN(fds); i++)
+		if (fds[i] >= 0)
+			close(fds[i]);
+	nsv_client_close(client);
+	free(a);
+	end_serving();
+}
+
+/* ---- Taking turns */
+
+/* How many answers a flood of slow entries has got when another session's ping is answered that was
+ * sent after the first of them. */
+static uint32_t answers_before_a_ping(struct nsv_raw *flood, struct nsv_raw *other, uint32_t n)
+{
+	struct nsv_sqe nop = {.op = NSV_OP_NOP};
+	struct nsv_cqe c;
+	uint32_t n_ready;
+
+	for (uint32_t i = 0; i < n; i++) {
+		struct nsv_sqe sqe = tokenize_entry(flood, i, 2000);
+		assert_int_equal(nsv_sq_put(&flood->sq, &sqe), 0);
+	}
+	nsv_sq_publish(&flood->sq);
+	nsv_bell_send(flood->fd);
+	do
+		assert_int_equal(nsv_cq_ready(&flood->reply, &n_ready), 0);
+	while (n_ready == 0);
+	nsv_raw_put(other, &nop);
+	nsv_bell_send(other->fd);
+	assert_true(nsv_raw_next(other, &c));
+	assert_int_equal(nsv_cq_ready(&flood->reply, &n_ready), 0);
+	for (uint32_t i = 0; i < n; i++)
+		assert_true(nsv_raw_next(flood, &c));
+	return n_ready;
+}
+
+static void test_a_flood_lets_others_in(void **state)
+{
+	enum { N = 64, ROUNDS = 30 };
+	struct nsv_geom want = {.n_sqe = N, .n_slot = N, .n_token = 4096, .text_len = 1024};
+	struct nsv_raw flood, other;
+	uint32_t least = N;
+	(void)state;
+
+	serve("{}");
+	assert_int_equal(nsv_raw_open(&flood, served.socket, &want), 0);
+	assert_int_equal(nsv_raw_open(&other, served.socket, NULL), 0);
+	for (int i = 0; i < ROUNDS; i++)
+		least = (uint32_t)nsv_min(least, answers_before_a_ping(&flood, &other, N));
+	print_message("at best %u of %d answers of a flood before another's ping\n", least, N);
+	assert_true(least < N / 2); /* a scheduler may take this process away in some rounds */
+	nsv_raw_close(&flood);
+	nsv_raw_close(&other);
+	end_serving();
+}
+
+struct turns {
+	int begun, done; /* atomic */
+};
+
+static int flood_the_worker(void *arg)
+{
+	enum { LEN = 1 << 20, N = 16 };
+	struct nsv_geom want = {.n_slot = N, .n_sqe = N, .arena_len = LEN, .n_token = 64,
+		.text_len = 1024};
+	struct turns *t = arg;
+	struct nsv_raw r;
+	struct nsv_cqe c;
+
+	EXPECT(nsv_raw_open(&r, served.socket, &want) == 0);
+	for (uint32_t i = 0; i < N; i++) {
+		struct nsv_sqe sqe = tokenize_entry(&r, i, LEN);
+		nsv_raw_put(&r, &sqe);
+	}
+	__atomic_store_n(&t->begun, 1, __ATOMIC_RELEASE);
+	for (uint32_t i = 0; i < N; i++) {
+		while (!nsv_raw_next(&r, &c))
+			;
+		__atomic_fetch_add(&t->done, 1, __ATOMIC_ACQ_REL);
+	}
+	nsv_raw_close(&r);
+	return 0;
+}
+
+static int ask_the_worker(void *arg)
+{
+	struct turns *t = arg;
+	struct nsv_raw r;
+	struct nsv_cqe c;
+
+	EXPECT(nsv_raw_open(&r, served.socket, NULL) == 0);
+	while (!__atomic_load_n(&t->begun, __ATOMIC_ACQUIRE))
+		usleep(100);
+	struct nsv_sqe sqe = tokenize_entry(&r, 0, 20000);
+	nsv_raw_put(&r, &sqe);
+	while (!nsv_raw_next(&r, &c))
+		;
+	EXPECT(c.kind == NSV_CQE_DONE);
+	EXPECT(__atomic_load_n(&t->done, __ATOMIC_ACQUIRE) < 14);
+	nsv_raw_close(&r);
+	return 0;
+}
+
+static void test_users_take_turns_at_long_prompts(void **state)
+{
+	struct turns *t = mmap(NULL, sizeof(*t), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	(void)state;
+
+	need_root();
+	serve("{}");
+	pid_t b = begin_as(UID_B, ask_the_worker, t);
+	pid_t a = begin_as(UID_A, flood_the_worker, t);
+	assert_int_equal(end_of(b), 0);
+	assert_int_equal(end_of(a), 0);
+	munmap(t, sizeof(*t));
+	end_serving();
+}
+
+/* ---- Breaking off, in every phase */
+
+static const struct nsv_params endless = {.len = sizeof(endless),
+	.top_p = 1,
+	.typical_p = 1,
+	.repetition_penalty = 1,
+	.flags = NSV_PARAM_IGNORE_END};
+
+enum phase { PREPARING, COMMITTING, RUNNING, PAUSED, OUTPUT, ENDED, N_PHASE };
+
+static uint32_t state_of(const struct nsv_raw *r)
+{
+	return nsv_load_acq_u32(&r->down.slots[0].state);
+}
+
+/* A request in slot 0 that has come as far; its id. */
+static uint64_t bring_to(struct nsv_raw *r, enum phase phase)
+{
+	struct nsv_params p = endless;
+	struct nsv_sqe sqe;
+
+	p.max_tokens = phase == ENDED ? 2 : 0;
+	if (phase == PREPARING)
+		sqe = tokenize_entry(r, 0, 1 << 20);
+	else if (phase == OUTPUT)
+		sqe = tokenize_entry(r, 0, 1500);
+	else
+		sqe = nsv_raw_prompt(r, "abc", &p);
+	nsv_raw_put(r, &sqe);
+	while (phase == RUNNING && nsv_load_acq_u64(&r->down.slots[0].token_end) == 0)
+		usleep(100);
+	while ((phase == PAUSED || phase == OUTPUT) &&
+		nsv_load_rlx_u32(&r->down.slots[0].stalled) == 0)
+		usleep(100);
+	while (phase == ENDED && state_of(r) != NSV_SLOT_DONE)
+		usleep(100);
+	return sqe.request_id;
+}
+
+static void open_small(struct nsv_raw *r)
+{
+	struct nsv_geom want = {.n_slot = 2, .arena_len = 1 << 20, .n_token = 64, .text_len = 4096};
+
+	assert_int_equal(nsv_raw_open(r, served.socket, &want), 0);
+}
+
+static void test_cancel_in_every_phase(void **state)
+{
+	struct nsv_raw r;
+	struct nsv_cqe c;
+	(void)state;
+
+	serve("{}");
+	for (int phase = 0; phase < N_PHASE; phase++) {
+		open_small(&r);
+		struct nsv_sqe cancel = {.op = NSV_OP_CANCEL, .request_id = 1 << 20};
+		cancel.target_id = bring_to(&r, phase);
+		nsv_raw_put(&r, &cancel);
+		nsv_raw_put(&r, &cancel); /* idempotent */
+		for (int n = 0; n < 2;) {
+			assert_true(nsv_raw_next(&r, &c));
+			n += c.kind == NSV_CQE_CANCELLED && c.request_id == cancel.target_id;
+			assert_int_not_equal(c.kind, NSV_CQE_ERROR);
+		}
+		for (int i = 0; i < 50000 && state_of(&r) != NSV_SLOT_DONE; i++)
+			usleep(100);
+		assert_int_equal(state_of(&r), NSV_SLOT_DONE);
+		uint32_t expected = phase == ENDED ? NSV_FINISH_LENGTH : NSV_FINISH_CANCEL;
+		if (r.down.slots[0].finish != expected)
+			fail_msg("phase %d: finish %u", phase, r.down.slots[0].finish);
+		nsv_raw_close(&r);
+	}
+	end_serving();
+}
+
+static void test_closing_in_every_phase(void **state)
+{
+	struct nsv_raw r;
+	(void)state;
+
+	serve("{}");
+	for (int phase = 0; phase < N_PHASE; phase++)
+		for (int i = 0; i < 10; i++) {
+			open_small(&r);
+			bring_to(&r, phase);
+			nsv_raw_close(&r);
+		}
+	end_serving();
+}
+
+/* SIGTERM while requests are at every stage of their way: an orderly end, nothing leaked. */
+static void test_stopping_in_the_middle(void **state)
+{
+	struct nsv_raw r[N_PHASE];
+	(void)state;
+
+	for (int round = 0; round < 5; round++) {
+		serve("{}");
+		for (int phase = 0; phase < N_PHASE; phase++) {
+			open_small(&r[phase]);
+			bring_to(&r[phase], phase);
+		}
+		for (int i = 0; i < 20; i++) { /* releases on their way to the engine and back */
+			struct nsv_params p = endless;
+			p.max_tokens = 1;
+			struct nsv_sqe sqe = nsv_raw_prompt(&r[ENDED], "x", &p);
+			nsv_raw_put(&r[ENDED], &sqe);
+			while (i < 19 && (nsv_load_acq_u64(&r[ENDED].down.slots[0].request_id) <
+						 sqe.request_id ||
+						 state_of(&r[ENDED]) != NSV_SLOT_DONE))
+				;
+		}
+		assert_int_equal(nsv_test_daemon_stop(&served, SIGTERM), 0);
+		unlink(config);
+		for (int phase = 0; phase < N_PHASE; phase++)
+			nsv_raw_close(&r[phase]);
+	}
+}
+
+static int submit_and_stop(void *arg)
+{
+	struct nsv_geom want = {.n_token = 64};
+	struct nsv_raw r;
+	(void)arg;
+
+	EXPECT(nsv_raw_open(&r, served.socket, &want) == 0);
+	for (uint32_t slot = 0; slot < r.welcome.geom.n_slot; slot++) {
+		struct nsv_sqe sqe = nsv_raw_prompt(&r, "abc", &endless);
+		sqe.slot = (uint16_t)slot;
+		nsv_raw_put(&r, &sqe);
+	}
+	nsv_wait_begin(&r.up.head->wait); /* it wants bells, and takes none */
+	raise(SIGSTOP);
+	return 0;
+}
+
+static void test_a_stopped_client_holds_nobody_up(void **state)
+{
+	struct nsv_answer *a = malloc(sizeof(*a));
+	int status;
+	(void)state;
+
+	serve("{}");
+	pid_t pid = fork();
+	if (pid == 0)
+		_exit(submit_and_stop(NULL));
+	assert_int_equal(waitpid(pid, &status, WUNTRACED), pid);
+	assert_true(WIFSTOPPED(status));
+	struct nsv_client *client = open_client();
+	assert_true(nsv_ask_status_until(client, "requests.running", 0)); /* all its logs are full */
+	for (int i = 0; i < 10; i++) {
+		ask_short(client, a);
+		assert_string_equal(a->reason, "");
+	}
+	kill(pid, SIGKILL);
+	waitpid(pid, &status, 0);
+	nsv_client_close(client);
+	free(a);
+	end_serving();
+}
+
+/* ---- Privacy and quotas */
+
+static bool can_open(const char *folder, int fd, int flags)
+{
+	char path[64];
+
+	snprintf(path, sizeof(path), "/proc/%s/fd/%d", folder, fd);
+	nsv_autoclose int again = open(path, flags | O_CLOEXEC);
+	return again >= 0;
+}
+
+/* What is read-only stays so, and what was handed over cannot be opened once more. */
+static int try_to_reopen(void *arg)
+{
+	char daemon_pid[16];
+	struct nsv_raw r;
+	(void)arg;
+
+	EXPECT(nsv_raw_open(&r, served.socket, NULL) == 0);
+	EXPECT(!can_open("self", r.down_region.fd, O_RDWR));
+	EXPECT(!can_open("self", r.down_region.fd, O_WRONLY));
+	EXPECT(mmap(NULL, NSV_PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, r.down_region.fd, 0) ==
+		MAP_FAILED);
+	EXPECT(fallocate(r.down_region.fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, NSV_PAGE) < 0);
+	EXPECT(ftruncate(r.up_region.fd, 0) < 0);
+	EXPECT(fchmod(r.down_region.fd, 0777) < 0);
+	snprintf(daemon_pid, sizeof(daemon_pid), "%d", (int)served.pid);
+	for (int fd = 0; fd < 64; fd++)
+		EXPECT(!can_open(daemon_pid, fd, O_RDONLY));
+	nsv_raw_close(&r);
+	return 0;
+}
+
+/* Another user's session is open, with a request that ran: its process, its status and counters. */
+static int try_to_read_another(void *arg)
+{
+	struct nsv_client *client = nsv_ask_open(served.socket);
+	char pid[16];
+
+	EXPECT(client);
+	EXPECT(nsv_ask_status(client, "sessions") == 1);
+	EXPECT(nsv_ask_status(client, "requests.running") == -1);
+	EXPECT(nsv_ask_status(client, "blocks.free") == -1);
+	EXPECT(nsv_ask_status(client, "counters.accepted") == -1);
+	snprintf(pid, sizeof(pid), "%d", *(int *)arg);
+	for (int fd = 0; fd < 64; fd++)
+		EXPECT(!can_open(pid, fd, O_RDONLY));
+	nsv_client_close(client);
+	return 0;
+}
+
+/* Memory that comes from the daemon is zeros, whoever had it before. */
+static int look_for_remains(void *arg)
+{
+	struct nsv_raw r;
+	(void)arg;
+
+	for (int i = 0; i < 10; i++) {
+		EXPECT(nsv_raw_open(&r, served.socket, NULL) == 0);
+		const char *down = r.down_region.map, *arena = (const char *)r.up.arena;
+		for (size_t k = NSV_PAGE; k < r.down_region.len; k++)
+			EXPECT(down[k] == 0);
+		for (uint32_t k = 0; k < r.welcome.geom.arena_len; k++)
+			EXPECT(arena[k] == 0);
+		nsv_raw_close(&r);
+	}
+	return 0;
+}
+
+static int ask_and_stop(void *arg)
+{
+	struct nsv_client *client = nsv_ask_open(served.socket);
+	struct nsv_answer *a = malloc(sizeof(*a));
+	(void)arg;
+
+	EXPECT(client && a);
+	ask_short(client, a);
+	EXPECT(a->n_token == 2);
+	raise(SIGSTOP);
+	return 0;
+}
+
+static void test_nothing_of_another_user_can_be_read(void **state)
+{
+	int status;
+	(void)state;
+
+	need_root();
+	serve("{}");
+	assert_int_equal(end_of(begin_as(UID_A, try_to_reopen, NULL)), 0);
+	int pid = begin_as(UID_A, ask_and_stop, NULL);
+	assert_int_equal(waitpid(pid, &status, WUNTRACED), pid);
+	assert_true(WIFSTOPPED(status));
+	assert_int_equal(end_of(begin_as(UID_B, try_to_read_another, &pid)), 0);
+	kill(pid, SIGKILL);
+	waitpid(pid, &status, 0);
+	assert_int_equal(end_of(begin_as(UID_B, look_for_remains, NULL)), 0);
+	end_serving();
+}
+
+static int refusal(const struct nsv_geom *want, const char *name)
+{
+	struct nsv_hello h = nsv_hello_make(want);
+	struct nsv_welcome w;
+	struct nsv_err err;
+	int fd = nsv_raw_connect(served.socket), up_fd, down_fd;
+
+	EXPECT(fd >= 0 && nsv_hello_send(fd, &h) == 0);
+	EXPECT(nsv_welcome_recv(fd, &w, &up_fd, &down_fd, &err) == NSV_E_LIMIT);
+	EXPECT(strstr(err.text, name));
+	close(fd);
+	return 0;
+}
+
+/* Uses all that a user is given, and asks for more of each. */
+static int use_it_up(void *arg)
+{
+	struct nsv_raw r[2];
+	struct nsv_cqe c;
+	(void)arg;
+
+	EXPECT(refusal(&(struct nsv_geom){.n_slot = 5}, "limits.session_slots is 4") == 0);
+	EXPECT(refusal(&(struct nsv_geom){.n_slot = 1, .arena_len = 16u << 20}, "limits.memory_mib is 8") == 0);
+	for (int i = 0; i < 2; i++)
+		EXPECT(nsv_raw_open(&r[i], served.socket, &(struct nsv_geom){.n_slot = 4,
+				.n_token = 64, .arena_len = 4096}) == 0);
+	EXPECT(refusal(&(struct nsv_geom){.n_slot = 1, .arena_len = 4096}, "limits.sessions") == 0);
+	for (uint16_t i = 0; i < 4; i++) {
+		struct nsv_sqe sqe = nsv_raw_prompt(&r[i / 2], "abc", &endless);
+		sqe.slot = i % 2;
+		nsv_raw_put(&r[i / 2], &sqe);
+		EXPECT(expect_kind(&r[i / 2], i < 3 ? NSV_CQE_ACCEPTED : NSV_CQE_ERROR, sqe.request_id, &c));
+	}
+	EXPECT(c.code == NSV_E_LIMIT && strstr(r[1].down.slots[1].text, "limits.requests"));
+	raise(SIGSTOP);
+	return 0;
+}
+
+static int use_a_little(void *arg)
+{
+	struct nsv_client_options o;
+	struct nsv_client *client = NULL;
+	struct nsv_answer *a = malloc(sizeof(*a));
+	(void)arg;
+
+	nsv_client_options_init(&o);
+	o.n_slot = 2;
+	EXPECT(nsv_client_open(served.socket, &o, NULL, 0, &client) == 0);
+	ask_short(client, a);
+	EXPECT(a->n_token == 2);
+	nsv_client_close(client);
+	free(a);
+	return 0;
+}
+
+static void test_quotas_are_a_users_own_and_have_names(void **state)
+{
+	int status;
+	(void)state;
+
+	need_root();
+	serve("{\"limits\": {\"sessions\": 2, \"requests\": 3, \"session_slots\": 4, \"memory_mib\": 8}}");
+	pid_t a = begin_as(UID_A, use_it_up, NULL);
+	assert_int_equal(waitpid(a, &status, WUNTRACED), a);
+	if (!WIFSTOPPED(status))
+		fail_msg("the first user failed at line %d (modulo 256)", WEXITSTATUS(status));
+	assert_int_equal(end_of(begin_as(UID_B, use_a_little, NULL)), 0);
+	kill(a, SIGKILL);
+	waitpid(a, &status, 0);
+	assert_int_equal(end_of(begin_as(UID_A, use_a_little, NULL)), 0);
+	assert_int_equal(nsv_test_daemon_stop(&served, SIGTERM), 0);
+	unlink(config);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_idle_clients_hold_no_place),
+		cmocka_unit_test(test_idle_clients_hold_no_quota),
+		cmocka_unit_test(test_unread_outputs_are_charged),
+		cmocka_unit_test(test_silent_connections_have_a_limit),
+		cmocka_unit_test(test_odd_packets_and_half_open_sockets),
+		cmocka_unit_test(test_welcomes_that_are_never_read),
+		cmocka_unit_test(test_descriptors_run_out),
+		cmocka_unit_test(test_a_flood_lets_others_in),
+		cmocka_unit_test(test_users_take_turns_at_long_prompts),
+		cmocka_unit_test(test_cancel_in_every_phase),
+		cmocka_unit_test(test_closing_in_every_phase),
+		cmocka_unit_test(test_stopping_in_the_middle),
+		cmocka_unit_test(test_a_stopped_client_holds_nobody_up),
+		cmocka_unit_test(test_nothing_of_another_user_can_be_read),
+		cmocka_unit_test(test_quotas_are_a_users_own_and_have_names),
+	};
+
+	return cmocka_run_group_tests(tests, make_model, remove_model);
+}
