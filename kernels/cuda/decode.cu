@@ -297,7 +297,7 @@ template <int D, int MT> struct producer {
 		const tile_range tiles = p.tiles, keys = p.keys;
 		int32_t head = p.item % args.shape.n_kv_head;
 		int32_t old = is_ready ? tiles.begin :
-			min(tiles.begin + C::n_slot / 2, p.seq.n_past / TILE);
+			min(min(tiles.begin + C::n_slot / 2, p.seq.n_past / TILE), tiles.end);
 		if (old <= tiles.begin) {
 			wait_before();
 			announce(&p);
@@ -308,7 +308,7 @@ template <int D, int MT> struct producer {
 			load_slot<D, MT>(args, &args.k, smem, ring, b, head, policy, lane);
 			load_slot<D, MT>(args, &args.v, smem, ring, b, head, policy, lane);
 			b = next;
-			if (tile + 1 == min(old, tiles.end)) {
+			if (tile + 1 == old) {
 				wait_before();
 				announce(&p);
 			}
