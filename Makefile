@@ -98,7 +98,7 @@ $(B)/fuzz/%: $(B)/obj/tests/fuzz/%.o $(call obj,tests/tools/gguf_write.c $(CLIEN
 # ---- What people type
 MODEL := $(shell echo $${XDG_CACHE_HOME:-$$HOME/.cache})/nanoserve/models/SmolLM2-135M-Instruct.Q4_1.gguf
 
-.PHONY: all demo model check check-tests check-asan check-tsan check-valgrind check-abi lint format fuzz fuzz-corpus bench install help clean
+.PHONY: all demo model check check-tests check-asan check-tsan check-valgrind check-abi lint format fuzz soak bench install help clean
 
 demo: ## install what is missing, build, fetch the default model, answer a prompt
 	@tests/tools/install-deps.sh build
@@ -124,7 +124,7 @@ check-asan: ## the tests under AddressSanitizer and UndefinedBehaviorSanitizer
 check-tsan: ## the tests where threads meet under ThreadSanitizer
 	@$(MAKE) --no-print-directory VARIANT=tsan all tsan-tests
 
-TSAN_TESTS := unit/kernels/test_team unit/shm/test_ring unit/client/test_client unit/daemon/test_mailbox integration/test_tiny
+TSAN_TESTS := unit/kernels/test_team unit/shm/test_ring unit/client/test_client unit/daemon/test_mailbox integration/test_tiny integration/test_engine
 tsan-tests: $(TSAN_TESTS:%=$(B)/tests/%)
 	@tests/tools/run-tests.sh $^
 
@@ -153,6 +153,10 @@ fuzz: ## fuzz each parser for SECONDS= (60) seconds
 	@$(MAKE) --no-print-directory VARIANT=fuzz fuzz-run
 fuzz-run: $(FUZZ_BIN)
 	@tests/tools/run-fuzz.sh $(SECONDS_EACH) $^
+
+STEPS ?= 10000000
+soak: $(B)/tests/unit/daemon/test_sched ## drive scheduler, cache and audit through STEPS= (10,000,000) random steps
+	@NANOSERVE_SOAK_STEPS=$(STEPS) $<
 
 NAME ?= cpu
 bench: all $(B)/bench/$(NAME) ## measure NAME=cpu|ipc|...: a table, and build/bench/NAME.json

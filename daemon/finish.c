@@ -91,6 +91,7 @@ void nsv_engine_accept(struct nsv_engine *e, struct nsv_job *job)
 		&(struct nsv_sched_new){.n_token = job->gen.n_prompt,
 			.max_token = job->gen.max_token,
 			.wait_for_tokens = looks_back(&job->wish.params),
+			.uid = job->uid,
 			.arrival = e->arrivals,
 			.domain = e->share_prefixes ? 0 : 1 + (uint64_t)job->uid,
 			.tokens = nsv_seqs_tokens(&e->seqs, seq),

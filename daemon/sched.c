@@ -17,7 +17,8 @@ int nsv_sched_init(struct nsv_sched *s, struct nsv_block_alloc *alloc, struct ns
 	s->seqs = calloc(n_cap, sizeof(*s->seqs));
 	s->run = calloc(n_cap, sizeof(*s->run));
 	s->wait = calloc(n_cap, sizeof(*s->wait));
-	if (s->seqs && s->run && s->wait)
+	s->users = calloc(n_cap, sizeof(*s->users));
+	if (s->seqs && s->run && s->wait && s->users)
 		return 0;
 	nsv_sched_deinit(s);
 	return -ENOMEM;
@@ -28,6 +29,7 @@ void nsv_sched_deinit(struct nsv_sched *s)
 	free(s->seqs);
 	free(s->run);
 	free(s->wait);
+	free(s->users);
 	*s = (struct nsv_sched){0};
 }
 
@@ -50,13 +52,46 @@ void nsv_step_plan_deinit(struct nsv_step_plan *p)
 	*p = (struct nsv_step_plan){0};
 }
 
-/* ---- The two lists, ordered by arrival */
+/* ---- Turns */
+
+static bool before(const struct nsv_sched_seq *a, const struct nsv_sched_seq *b)
+{
+	return a->tag != b->tag ? a->tag < b->tag : a->arrival < b->arrival;
+}
+
+/* The user's place; one that is new takes the place of whoever has no sequence and is least ahead. */
+static uint32_t find_user(struct nsv_sched *s, uint32_t uid)
+{
+	uint32_t best = UINT32_MAX;
+
+	for (uint32_t i = 0; i < s->n_cap; i++) {
+		const struct nsv_sched_user *u = &s->users[i];
+		if (u->uid == uid && (u->n_seq > 0 || u->finish > 0))
+			return i;
+		if (u->n_seq == 0 && (best == UINT32_MAX || u->finish < s->users[best].finish))
+			best = i;
+	}
+	s->users[best] = (struct nsv_sched_user){.uid = uid};
+	return best;
+}
+
+static void take_tag(struct nsv_sched *s, struct nsv_sched_seq *q, uint32_t uid)
+{
+	q->user = find_user(s, uid);
+	struct nsv_sched_user *u = &s->users[q->user];
+
+	q->tag = u->finish > s->virtual_time ? u->finish : s->virtual_time;
+	u->finish = q->tag + q->n_token;
+	u->n_seq++;
+}
+
+/* ---- The two lists, in the order of their turns */
 
 static void list_insert(struct nsv_sched *s, uint32_t *list, uint32_t *n, uint32_t seq)
 {
 	uint32_t i = (*n)++;
 
-	for (; i > 0 && s->seqs[list[i - 1]].arrival > s->seqs[seq].arrival; i--)
+	for (; i > 0 && before(&s->seqs[seq], &s->seqs[list[i - 1]]); i--)
 		list[i] = list[i - 1];
 	list[i] = seq;
 }
@@ -87,6 +122,7 @@ void nsv_sched_add(struct nsv_sched *s, uint32_t seq, const struct nsv_sched_new
 		.tokens = n->tokens,
 		.bypass = n->bypass || !s->tree,
 		.tried_at = UINT64_MAX};
+	take_tag(s, &s->seqs[seq], n->uid);
 	to_waiting(s, seq);
 }
 
@@ -112,6 +148,7 @@ void nsv_sched_remove(struct nsv_sched *s, uint32_t seq)
 	else if (q->where == NSV_SCHED_WAITING)
 		list_remove(s->wait, &s->n_wait, seq);
 	release(s, q);
+	s->users[q->user].n_seq--;
 	*q = (struct nsv_sched_seq){0};
 }
 
@@ -124,6 +161,7 @@ void nsv_sched_pause(struct nsv_sched *s, uint32_t seq, bool paused)
 void nsv_sched_known(struct nsv_sched *s, uint32_t seq)
 {
 	s->seqs[seq].n_pending--;
+	s->users[s->seqs[seq].user].finish++;
 	s->n_change++;
 }
 
@@ -220,13 +258,13 @@ static uint32_t count_decodes(const struct nsv_sched *s)
 	return n;
 }
 
-/* The first of `run` that arrived after `arrival`; it is near place i, where victims were taken out. */
-static uint32_t next_in_run(const struct nsv_sched *s, uint32_t i, uint64_t arrival)
+/* The first of `run` whose turn is after q's; it is near place i, where victims were taken out. */
+static uint32_t next_in_run(const struct nsv_sched *s, uint32_t i, const struct nsv_sched_seq *q)
 {
 	i = (uint32_t)nsv_min(i, s->n_run);
-	while (i > 0 && s->seqs[s->run[i - 1]].arrival > arrival)
+	while (i > 0 && before(q, &s->seqs[s->run[i - 1]]))
 		i--;
-	while (i < s->n_run && s->seqs[s->run[i]].arrival <= arrival)
+	while (i < s->n_run && !before(q, &s->seqs[s->run[i]]))
 		i++;
 	return i;
 }
@@ -250,7 +288,7 @@ static void plan_running(struct nsv_sched *s, struct nsv_step_plan *plan, uint32
 					*prefill_left -= n;
 			}
 		}
-		i = next_in_run(s, i, q->arrival);
+		i = next_in_run(s, i, q);
 	}
 }
 
@@ -278,7 +316,7 @@ static void make_room(struct nsv_sched *s, struct nsv_step_plan *plan, uint32_t 
 {
 	while (available(s) < *promised + need && s->n_run > 0) {
 		uint32_t v = victim(s);
-		if (!s->seqs[v].paused && s->seqs[v].arrival < s->seqs[seq].arrival)
+		if (!s->seqs[v].paused && before(&s->seqs[v], &s->seqs[seq]))
 			return;
 		*promised -= missing(s, v);
 		preempt(s, plan, v);
@@ -293,7 +331,7 @@ static uint32_t margin_for(const struct nsv_sched *s, uint32_t seq)
 
 	for (uint32_t i = 0; i < s->n_run; i++) {
 		const struct nsv_sched_seq *q = &s->seqs[s->run[i]];
-		if (!q->paused && q->arrival > s->seqs[seq].arrival)
+		if (!q->paused && before(&s->seqs[seq], q))
 			return 0;
 		any_moves |= !q->paused;
 	}
@@ -361,12 +399,14 @@ static bool admit_one(
 	s->n_hit_token += q->n_past;
 	list_remove(s->wait, &s->n_wait, seq);
 	q->where = NSV_SCHED_RUNNING;
+	if (q->tag > s->virtual_time)
+		s->virtual_time = q->tag;
 	list_insert(s, s->run, &s->n_run, seq);
 	*promised += missing(s, seq);
 	return true;
 }
 
-/* First come, first served: the first that does not fit ends it. Nobody is admitted behind one that
+/* In their turns: the first that does not fit ends it. Nobody is admitted behind one that
  * had to take blocks, or those who lost them would get them back at once. */
 static void admit(struct nsv_sched *s, struct nsv_step_plan *plan)
 {
@@ -443,7 +483,7 @@ static int audit_list(const struct nsv_sched *s, const uint32_t *list, uint32_t 
 	for (uint32_t i = 0; i < n; i++) {
 		if (s->seqs[list[i]].where != where)
 			return nsv_fail(err, -EUCLEAN, "sequence %u is in the wrong list", list[i]);
-		if (i > 0 && s->seqs[list[i - 1]].arrival >= s->seqs[list[i]].arrival)
+		if (i > 0 && !before(&s->seqs[list[i - 1]], &s->seqs[list[i]]))
 			return nsv_fail(err, -EUCLEAN, "sequence %u is out of order", list[i]);
 	}
 	return 0;

@@ -12,7 +12,7 @@
  *   3 A block that is missing is taken from a paused sequence, else from the youngest: it is
  *     preempted, gives all its blocks back and computes them again later. So the oldest that is
  *     not paused always moves: progress at every step.
- *   4 A waiting sequence is admitted first come, first served, when all its tokens fit beside what
+ *   4 A waiting sequence is admitted in its turn (below), when all its tokens fit beside what
  *     the running ones still lack, and `watermark` blocks stay free (or nobody moves). It may take
  *     blocks from paused ones and from younger ones (it was itself preempted or paused before).
  *   5 A plan may be made before the tokens of the last ones are known (a device that runs ahead): they
@@ -20,6 +20,14 @@
  *   6 What the prefix cache knows of an admitted sequence's tokens is not computed again: full blocks
  *     are shared, a block that is known in part is copied. Cached blocks that nobody uses count as
  *     free, and are forgotten, least recently used first, when they are needed.
+ *
+ * Turns: users share by tokens. Each sequence gets a tag when it comes, the larger of the virtual time
+ * (the highest tag admitted so far) and what its user has asked for so far in tokens; sequences go by
+ * tag, those of one user in the order they came. (Start-time fair queueing; Goyal, Vin, Cheng, SIGCOMM 1996. It
+ * bounds the wait as deficit round robin does, and needs no rounds.) "Oldest" and "youngest" above
+ * are by this order. A tag never changes and every user's next one grows with each request, so nobody
+ * is passed for ever: before a sequence of tag t, each other user gets at most the tokens from the
+ * virtual time to t, and one request more.
  *
  * The engine thread owns it. A plan costs O(running + admitted), an admission O(its tokens). */
 #ifndef NSV_DAEMON_SCHED_H
@@ -40,7 +48,8 @@ struct nsv_sched_seq {
 	uint32_t max_token; /* where it ends at the latest */
 	uint32_t n_preempt;
 	uint32_t n_cached; /* of n_past, what the prefix cache gave at the first admission */
-	uint64_t arrival;
+	uint64_t tag, arrival; /* its turn */
+	uint32_t user;         /* index in users */
 	struct nsv_block_table table; /* storage is the caller's */
 
 	/* For the prefix cache. */
@@ -51,14 +60,21 @@ struct nsv_sched_seq {
 	uint64_t tried_at;             /* the scheduler's n_change when it was last found not to fit */
 };
 
+struct nsv_sched_user {
+	uint32_t uid, n_seq;
+	uint64_t finish; /* where its next sequence begins, at the earliest */
+};
+
 struct nsv_sched {
 	struct nsv_block_alloc *alloc;
 	struct nsv_prefix_tree *tree; /* NULL: no prefix cache */
 	uint32_t block_size;
 	uint32_t batch_tokens, mixed_tokens, watermark;
 	uint32_t n_cap;
+	struct nsv_sched_user *users;  /* (n_cap) */
+	uint64_t virtual_time;
 	struct nsv_sched_seq *seqs;    /* (n_cap) */
-	uint32_t *run, *wait;          /* (n_cap) indices, oldest arrival first */
+	uint32_t *run, *wait;          /* (n_cap) indices, in their turns */
 	uint32_t n_run, n_wait;
 	uint64_t n_preempt, n_hit_token;
 	uint64_t n_change; /* times that an admission may have become possible */
@@ -87,7 +103,8 @@ struct nsv_step_plan {
 /* A sequence that comes. Its block table is stored at blocks (cap); tokens stay where they are. */
 struct nsv_sched_new {
 	uint32_t n_token, max_token;
-	uint64_t arrival; /* distinct */
+	uint32_t uid;     /* who shares with whom */
+	uint64_t arrival; /* distinct, growing */
 	uint64_t domain;  /* of the prefix cache */
 	const int32_t *tokens;
 	int32_t *blocks;

@@ -52,12 +52,14 @@ static void bench_deinit(struct bench *b)
 }
 
 static uint32_t max_token[N_SEQ]; /* 0: no limit */
+static uint32_t user_of[N_SEQ];
 
 static void add(struct bench *b, uint32_t seq, uint32_t n_token)
 {
 	nsv_sched_add(&b->sched, seq,
 		&(struct nsv_sched_new){.n_token = n_token,
 			.max_token = max_token[seq] ? max_token[seq] : CAP * BLOCK,
+			.uid = user_of[seq],
 			.arrival = ++b->arrivals,
 			.domain = seq % 3,
 			.tokens = b->tokens[seq],
@@ -196,6 +198,64 @@ static void test_audit_sees_damage(void **state)
 	assert_int_equal(nsv_sched_audit(&b.sched, &err), -EUCLEAN);
 	b.blocks[0][1] = 16;
 	assert_int_equal(nsv_sched_audit(&b.sched, &err), -EUCLEAN);
+	bench_deinit(&b);
+}
+
+/* ---- Users */
+
+static void test_a_flood_waits_behind_another_user(void **state)
+{
+	struct bench b;
+	(void)state;
+
+	bench_init(&b, 12, 64);
+	for (uint32_t i = 0; i < 20; i++) {
+		user_of[i] = 1;
+		add(&b, i, 16);
+	}
+	step(&b); /* two of the flood run */
+	assert_int_equal(b.sched.n_run, 2);
+	user_of[20] = 2;
+	add(&b, 20, 16);
+	nsv_sched_remove(&b.sched, 0);
+	step(&b);
+	assert_int_equal(b.sched.seqs[20].where, NSV_SCHED_RUNNING);
+	memset(user_of, 0, sizeof(user_of));
+	bench_deinit(&b);
+}
+
+/* Three users who ask again as soon as they are answered, and one with a queue: the queue moves, and
+ * each user gets his share. */
+static void test_nobody_starves(void **state)
+{
+	struct bench b;
+	uint64_t served[4] = {0};
+	uint32_t left = 10;
+	(void)state;
+
+	bench_init(&b, 10, 64);
+	for (uint32_t i = 0; i < 13; i++) {
+		user_of[i] = i < 10 ? 0 : i - 9;
+		add(&b, i, 16);
+	}
+	for (int n = 0; left > 0; n++) {
+		assert_true(n < 10 * 4 * 12); /* requests of the queue, users, steps a request */
+		step(&b);
+		for (uint32_t i = 0; i < 13; i++) {
+			const struct nsv_sched_seq *q = &b.sched.seqs[i];
+			if (!q->where || q->n_token < 24)
+				continue;
+			nsv_sched_remove(&b.sched, i);
+			served[user_of[i]] += 24;
+			if (i < 10)
+				left--;
+			else
+				add(&b, i, 16);
+		}
+	}
+	for (int u = 1; u < 4; u++)
+		assert_in_range(served[u], served[0] / 2, served[0] * 2);
+	memset(user_of, 0, sizeof(user_of));
 	bench_deinit(&b);
 }
 
@@ -339,6 +399,7 @@ static void random_event(struct bench *b, struct soak *k)
 			return;
 		k->end[seq] = end;
 		max_token[seq] = end;
+		user_of[seq] = rnd(4);
 		random_tokens(b, seq);
 		add(b, seq, n_prompt);
 	} else if (rnd(8) == 0) {
@@ -357,7 +418,9 @@ static void plan_with_progress(struct bench *b)
 	for (uint32_t i = 0; i < N_SEQ; i++) {
 		const struct nsv_sched_seq *q = &b->sched.seqs[i];
 		if (q->where && !q->paused &&
-			(oldest == N_SEQ || q->arrival < b->sched.seqs[oldest].arrival))
+			(oldest == N_SEQ || q->tag < b->sched.seqs[oldest].tag ||
+				(q->tag == b->sched.seqs[oldest].tag &&
+					q->arrival < b->sched.seqs[oldest].arrival)))
 			oldest = i;
 	}
 	nsv_sched_plan(&b->sched, &b->plan);
@@ -454,6 +517,8 @@ int main(void)
 		cmocka_unit_test(test_a_paused_one_gives_way_first),
 		cmocka_unit_test(test_first_come_first_served),
 		cmocka_unit_test(test_audit_sees_damage),
+		cmocka_unit_test(test_a_flood_waits_behind_another_user),
+		cmocka_unit_test(test_nobody_starves),
 		cmocka_unit_test(test_the_next_turn_computes_what_is_new),
 		cmocka_unit_test(test_random_loads),
 	};
