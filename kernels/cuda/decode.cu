@@ -443,15 +443,21 @@ template <typename E, int D, int MT> struct merger {
 	/* Chunks whose factors there is room for: they take the place of both P. Whole groups. */
 	__device__ int32_t batch() const
 	{
-		return 2 * C::p_bytes / 16 / job.n_row / MERGE_GROUP * MERGE_GROUP;
+		return 2 * C::p_bytes / 12 / job.n_row / MERGE_GROUP * MERGE_GROUP;
 	}
 
+	/* (a, b) of a chunk and row; the sums l lie behind all of these. */
 	__device__ uint32_t factor_at(int32_t i, int32_t row) const
 	{
-		return smem.p(0) + (i * job.n_row + row) * 16;
+		return smem.p(0) + (i * job.n_row + row) * 8;
 	}
 
-	/* The factors of fold() of the chunks [c0, c0 + n) to shared memory as (a, b, l): a warp a
+	__device__ uint32_t sum_at(int32_t i, int32_t row) const
+	{
+		return factor_at(batch(), 0) + (i * job.n_row + row) * 4;
+	}
+
+	/* The factors of fold() of the chunks [c0, c0 + n), and their sums, to shared memory: a warp a
 	 * row, a lane a chunk. `before`: the row's reference so far. */
 	__device__ float factors(int32_t row, int32_t c0, int32_t n, float before) const
 	{
@@ -467,8 +473,10 @@ template <typename E, int D, int MT> struct merger {
 			}
 			float x = __shfl_up_sync(~0u, seen, 1);
 			fold_factors f = fold(lane ? x : before, m);
-			if (i < n)
-				st_shared(factor_at(i, row), make_float4(f.a, f.b, l, 0.0f));
+			if (i < n) {
+				st_shared(factor_at(i, row), make_float2(f.a, f.b));
+				st_shared(sum_at(i, row), l);
+			}
 			before = __shfl_sync(~0u, seen, 31);
 		}
 		return before;
@@ -516,26 +524,29 @@ template <typename E, int D, int MT> struct merger {
 	__device__ __forceinline__ void fold_group(
 		row_part &r, int32_t c0, int32_t batch0, int32_t row) const
 	{
-		float4 x[MERGE_GROUP], abl[MERGE_GROUP];
-		uint32_t at = group_at(c0);
+		float4 x[MERGE_GROUP];
+		float2 ab[MERGE_GROUP];
+		float l[MERGE_GROUP];
+		uint32_t at = group_at(c0), ab_at = factor_at(c0 - batch0, row);
+		uint32_t l_at = sum_at(c0 - batch0, row);
 #pragma unroll
 		for (int j = 0; j < MERGE_GROUP; j++) {
 			bool used = c0 + j < job.n_chunk;
 			x[j] = ld_shared4(at + j * N_CONSUMER * 16);
-			abl[j] = ld_shared4(factor_at(c0 + j - batch0, row));
-			if (!used)
-				x[j] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-			if (!used)
-				abl[j] = make_float4(1.0f, 0.0f, 0.0f, 0.0f);
+			ab[j] = ld_shared2(ab_at + j * job.n_row * 8);
+			l[j] = ld_shared(l_at + j * job.n_row * 4);
+			x[j] = used ? x[j] : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+			ab[j] = used ? ab[j] : make_float2(1.0f, 0.0f);
+			l[j] = used ? l[j] : 0.0f;
 		}
 #pragma unroll
 		for (int j = 0; j < MERGE_GROUP; j++) {
-			fold_factors f = {0.0f, abl[j].x, abl[j].y};
+			fold_factors f = {0.0f, ab[j].x, ab[j].y};
 			r.o.x = fold_in(r.o.x, x[j].x, f);
 			r.o.y = fold_in(r.o.y, x[j].y, f);
 			r.o.z = fold_in(r.o.z, x[j].z, f);
 			r.o.w = fold_in(r.o.w, x[j].w, f);
-			r.l = fold_in(r.l, abl[j].z, f);
+			r.l = fold_in(r.l, l[j], f);
 		}
 	}
 
@@ -546,15 +557,17 @@ template <typename E, int D, int MT> struct merger {
 				elem<E>::pack(normalise(r.o.z, r.l), normalise(r.o.w, r.l)));
 	}
 
-	/* Four dims of a row: all chunks in order. */
-	__device__ void fold_row(int32_t row, int32_t dim, bool used) const
+	/* Four dims of a row: all chunks in order. Where one batch holds all factors, the first call
+	 * leaves them for the next. */
+	__device__ void fold_row(int32_t row, int32_t dim, bool used, bool is_first) const
 	{
 		row_part r = {make_float4(0.0f, 0.0f, 0.0f, 0.0f), 0.0f};
 		int32_t off = row * D + dim, size = batch();
 		fetch(0, off);
 		for (int32_t b0 = 0; b0 < job.n_chunk; b0 += size) {
 			int32_t end = min(b0 + size, job.n_chunk);
-			all_factors(b0, end - b0);
+			if (is_first || size < job.n_chunk)
+				all_factors(b0, end - b0);
 			named_barrier(CONSUMERS, N_CONSUMER);
 			for (int32_t c = b0; c < end; c += MERGE_GROUP) {
 				fetch(c + MERGE_GROUP, off);
@@ -572,7 +585,7 @@ template <typename E, int D, int MT> struct merger {
 	{
 		for (int32_t i0 = 0; i0 < job.n_row * (D / 4); i0 += N_CONSUMER) {
 			int32_t i = i0 + threadIdx.x, row = i / (D / 4);
-			fold_row(min(row, job.n_row - 1), i % (D / 4) * 4, row < job.n_row);
+			fold_row(min(row, job.n_row - 1), i % (D / 4) * 4, row < job.n_row, i0 == 0);
 		}
 	}
 };

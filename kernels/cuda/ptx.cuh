@@ -30,6 +30,13 @@ __device__ __forceinline__ float ld_shared(uint32_t at)
 	return x;
 }
 
+__device__ __forceinline__ float2 ld_shared2(uint32_t at)
+{
+	float2 x;
+	asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(x.x), "=f"(x.y) : "r"(at) : "memory");
+	return x;
+}
+
 __device__ __forceinline__ float4 ld_shared4(uint32_t at)
 {
 	float4 x;
@@ -43,6 +50,11 @@ __device__ __forceinline__ float4 ld_shared4(uint32_t at)
 __device__ __forceinline__ void st_shared(uint32_t at, float x)
 {
 	asm volatile("st.shared.f32 [%0], %1;" ::"r"(at), "f"(x) : "memory");
+}
+
+__device__ __forceinline__ void st_shared(uint32_t at, float2 x)
+{
+	asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(at), "f"(x.x), "f"(x.y) : "memory");
 }
 
 __device__ __forceinline__ void st_shared(uint32_t at, float4 x)
