@@ -64,7 +64,9 @@ void nsv_session_new(struct nsv_server *server, int fd)
 		.src = {.fn = on_event},
 		.fd = fd,
 		.deadline_ns = nsv_now_ns() + (uint64_t)server->config->limits.hello_ms * 1000000u,
-		.ch = {.up_region = NSV_REGION_NONE, .down_region = NSV_REGION_NONE, .sigbus_index = -1}};
+		.ch = {.up_region = NSV_REGION_NONE,
+			.down_region = NSV_REGION_NONE,
+			.sigbus_index = -1}};
 	link_session(se);
 	nsv_source_recv(server->loop, &se->src, fd);
 	if (read_credentials(se) < 0)
@@ -165,7 +167,8 @@ void nsv_session_drop(struct nsv_session *se, const char *why)
 	} else {
 		nsv_session_drop_prompts(se);
 		commit_record(se, 0);
-		se->close = (struct nsv_session_close){.msg = {.kind = NSV_MSG_CLOSE}, .ch = &se->ch};
+		se->close =
+			(struct nsv_session_close){.msg = {.kind = NSV_MSG_CLOSE}, .ch = &se->ch};
 		nsv_engine_post(s->engine, &se->close.msg);
 	}
 	se->state = NSV_SESSION_CLOSING;
@@ -180,7 +183,8 @@ void nsv_session_drop(struct nsv_session *se, const char *why)
 
 void nsv_session_closed(struct nsv_session_close *close)
 {
-	struct nsv_session *se = (struct nsv_session *)((char *)close - offsetof(struct nsv_session, close));
+	struct nsv_session *se =
+		(struct nsv_session *)((char *)close - offsetof(struct nsv_session, close));
 
 	se->engine_gone = true;
 	free_if_unused(se);
@@ -197,10 +201,11 @@ static int make_session(struct nsv_session *se, const struct nsv_geom *geom, str
 	if (nsv_layout_up(geom, &up) < 0 || nsv_layout_down(geom, &down) < 0)
 		return nsv_fail(err, NSV_E_HELLO, "the session's geometry is impossible");
 	if (geom->n_slot > s->config->limits.session_slots)
-		return nsv_fail(err, NSV_E_LIMIT, "%u slots: limits.session_slots is %u", geom->n_slot,
-			s->config->limits.session_slots);
+		return nsv_fail(err, NSV_E_LIMIT, "%u slots: limits.session_slots is %u",
+			geom->n_slot, s->config->limits.session_slots);
 	if (!find_record(se))
-		return nsv_fail(err, NSV_E_LIMIT, "the daemon has %u sessions, and no place for more",
+		return nsv_fail(err, NSV_E_LIMIT,
+			"the daemon has %u sessions, and no place for more",
 			s->n_session - s->n_hello);
 	int ret = nsv_user_charge_session(&s->users, se->user, up.len + down.len, err);
 	if (ret != 0)
@@ -219,8 +224,8 @@ static int make_session(struct nsv_session *se, const struct nsv_geom *geom, str
 static int send_welcome(struct nsv_session *se)
 {
 	const struct nsv_channel *ch = &se->ch;
-	struct nsv_welcome w = nsv_welcome_make(
-		se->id, &ch->geom, ch->up_region.len, ch->down_region.len);
+	struct nsv_welcome w =
+		nsv_welcome_make(se->id, &ch->geom, ch->up_region.len, ch->down_region.len);
 	nsv_autoclose int down_fd = -1;
 	int ret = nsv_region_reopen_ro(&ch->down_region, &down_fd);
 
@@ -252,8 +257,8 @@ static void take_hello(struct nsv_session *se, const void *data, size_t len)
 	if (send_welcome(se) < 0)
 		nsv_session_drop(se, "its welcome cannot be sent");
 	else
-		nsv_debug("session %llu of user %u, process %d", (unsigned long long)se->id, se->uid,
-			se->pid);
+		nsv_debug("session %llu of user %u, process %d", (unsigned long long)se->id,
+			se->uid, se->pid);
 }
 
 static void on_event(struct nsv_source *src, enum nsv_event event, int res, const void *data)
@@ -358,7 +363,8 @@ bool nsv_session_visit(struct nsv_session *se)
 	} else if (se->ch.io.sq.head != head) {
 		nsv_session_taken(se);
 		/* Entries are worth waiting for more of them; bells alone are not. */
-		se->server->hot_until_ns = nsv_now_ns() + (uint64_t)se->server->config->spin_us * 1000u;
+		se->server->hot_until_ns =
+			nsv_now_ns() + (uint64_t)se->server->config->spin_us * 1000u;
 	}
 	return se->state == NSV_SESSION_OPEN && ret == 1;
 }
@@ -384,7 +390,7 @@ static void release_acknowledged(struct nsv_session *se)
 			nsv_session_release_slot(se, &se->slots[i]);
 }
 
-void nsv_session_reclaim(struct nsv_server *s)
+void nsv_session_collect_ends(struct nsv_server *s)
 {
 	uint64_t now = nsv_now_ns();
 

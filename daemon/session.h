@@ -58,7 +58,7 @@ void nsv_session_make_ready(struct nsv_session *se);
 void nsv_session_drop(struct nsv_session *se, const char *why);
 /* Gives back every slot whose end was acknowledged unseen, for an idle client does not ring to say
  * so. Looks at all sessions, so at most once a millisecond. */
-void nsv_session_reclaim(struct nsv_server *server);
+void nsv_session_collect_ends(struct nsv_server *server);
 /* The end of the server: frees it, whoever still refers to it having stopped. */
 void nsv_session_free(struct nsv_session *se);
 

@@ -78,7 +78,8 @@ int nsv_user_charge_bytes(
 		return nsv_fail(err, NSV_E_LIMIT,
 			"sessions and requests of user %u take %llu bytes, this one %llu more: "
 			"limits.memory_mib is %u",
-			user->uid, (unsigned long long)user->memory, (unsigned long long)bytes, limit);
+			user->uid, (unsigned long long)user->memory, (unsigned long long)bytes,
+			limit);
 	user->memory += bytes;
 	return 0;
 }
@@ -92,8 +93,8 @@ int nsv_user_add_hello(struct nsv_user *user, struct nsv_err *err)
 {
 	if (++user->hellos > NSV_USER_MAX_HELLOS)
 		return nsv_fail(err, NSV_E_LIMIT,
-			"user %u has %u connections without a hello: at most %u are allowed", user->uid,
-			user->hellos, NSV_USER_MAX_HELLOS);
+			"user %u has %u connections without a hello: at most %u are allowed",
+			user->uid, user->hellos, NSV_USER_MAX_HELLOS);
 	return 0;
 }
 
