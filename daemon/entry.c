@@ -84,7 +84,7 @@ static void refuse(struct nsv_session *se, struct nsv_session_slot *slot)
 static bool has_place(struct nsv_server *s)
 {
 	if (s->n_request >= s->config->max_requests)
-		nsv_session_reclaim(s);
+		nsv_session_collect_ends(s);
 	return s->n_request < s->config->max_requests;
 }
 
@@ -378,7 +378,7 @@ static enum nsv_code charge_request(struct nsv_session *se, struct nsv_err *err)
 
 	if (nsv_user_charge_request(users, se->user, err) == 0)
 		return NSV_E_OK;
-	nsv_session_reclaim(se->server);
+	nsv_session_collect_ends(se->server);
 	return (enum nsv_code)nsv_user_charge_request(users, se->user, err);
 }
 

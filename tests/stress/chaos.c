@@ -3,8 +3,8 @@
  *     chaos LIVES [SEED]
  *
  * A life is a child process that connects and does what a client may, must not or cannot do: valid
- * requests, garbage entries, indices out of nowhere, entries rewritten while they are read, holes in
- * its memory, floods of bells, hellos that never come. Some end well, most by SIGKILL, some are
+ * requests, garbage entries, indices out of nowhere, entries rewritten while they are read, holes
+ * in its memory, floods of bells, hellos that never come. Some end well, most by SIGKILL, some are
  * stopped by SIGSTOP first. The honest stream must stay bit-equal to its solitary run all the time,
  * and so must what honest lives read. In the end the daemon holds what it held at the beginning:
  * blocks, requests, sessions and descriptors exactly, mappings exactly but for its threads' heaps,
@@ -40,7 +40,7 @@ enum { N_PROMPT = NSV_ARRAY_LEN(prompts) };
 /* What the driver, the honest stream and the lives share. */
 struct shared {
 	int32_t tokens[N_PROMPT][N_TOKEN]; /* the solitary runs */
-	uint32_t n_stream, n_bad;          /* of the honest stream */
+	uint32_t n_stream, n_bad;	   /* of the honest stream */
 	uint64_t longest_ns;
 	int stop;
 };
@@ -93,8 +93,12 @@ struct life {
 
 static struct nsv_params some_params(void)
 {
-	struct nsv_params p = {.len = sizeof(p), .top_p = 1, .typical_p = 1, .repetition_penalty = 1,
-		.max_tokens = 1 + below(40), .flags = below(4)};
+	struct nsv_params p = {.len = sizeof(p),
+		.top_p = 1,
+		.typical_p = 1,
+		.repetition_penalty = 1,
+		.max_tokens = 1 + below(40),
+		.flags = below(4)};
 
 	if (below(4) == 0)
 		((unsigned char *)&p)[below(sizeof(p))] = (unsigned char)any();
@@ -264,7 +268,8 @@ static void *scribble(void *arg)
 	while (__atomic_load_n(&l->scribble, __ATOMIC_RELAXED)) {
 		x = x * 1664525u + 1013904223u;
 		size_t at = 64 + (size_t)(x >> 8) % (l->r.up_region.len / 4 - 64) * 4;
-		*(volatile uint32_t *)((char *)l->r.up_region.map + (at & ~(size_t)3)) = x >> (x & 31);
+		*(volatile uint32_t *)((char *)l->r.up_region.map + (at & ~(size_t)3)) =
+			x >> (x & 31);
 	}
 	return NULL;
 }
@@ -289,9 +294,12 @@ static void act(struct life *l)
 
 static void raw_life(void)
 {
-	struct nsv_geom want = {.n_sqe = 1u << below(8), .n_slot = 1 + below(8),
-		.arena_len = 4096u << below(6), .text_len = 1024u << below(4),
-		.n_token = 64u << below(4), .n_lp = below(2) ? 128 : 0};
+	struct nsv_geom want = {.n_sqe = 1u << below(8),
+		.n_slot = 1 + below(8),
+		.arena_len = 4096u << below(6),
+		.text_len = 1024u << below(4),
+		.n_token = 64u << below(4),
+		.n_lp = below(2) ? 128 : 0};
 	struct life l = {.next_id = 0};
 	pthread_t thread;
 	bool scribbles;
@@ -337,7 +345,8 @@ static void garbage_hello_life(void)
 /* The welcome, with its descriptors, is never read. */
 static void unread_welcome_life(void)
 {
-	struct nsv_hello h = nsv_hello_make(&(struct nsv_geom){.arena_len = 4096, .text_len = 1024});
+	struct nsv_hello h =
+		nsv_hello_make(&(struct nsv_geom){.arena_len = 4096, .text_len = 1024});
 	int fd = nsv_raw_connect(served.socket);
 
 	if (fd < 0 || nsv_hello_send(fd, &h) < 0)
@@ -353,7 +362,8 @@ static int check_tokens(uint32_t which, uint32_t at, const struct nsv_client_chu
 {
 	if (at + c->n_token > N_TOKEN)
 		return WRONG;
-	return memcmp(c->tokens, &shared->tokens[which][at], c->n_token * sizeof(int32_t)) ? WRONG : 0;
+	return memcmp(c->tokens, &shared->tokens[which][at], c->n_token * sizeof(int32_t)) ? WRONG
+											   : 0;
 }
 
 static struct nsv_client_params stream_params(void)
@@ -397,7 +407,8 @@ static int library_life(void)
 		return 0;
 	for (uint32_t n = 1 + below(3); n > 0 && ret == 0; n--) {
 		uint32_t which = below(N_PROMPT);
-		if (nsv_client_submit_text(client, prompts[which], strlen(prompts[which]), &p, &req) < 0)
+		if (nsv_client_submit_text(
+			    client, prompts[which], strlen(prompts[which]), &p, &req) < 0)
 			break;
 		ret = read_some(req, which);
 		if (below(2))
@@ -450,10 +461,11 @@ static void stream_on(void)
 	while (client && !__atomic_load_n(&shared->stop, __ATOMIC_RELAXED)) {
 		uint32_t which = shared->n_stream % N_PROMPT;
 		uint64_t start = now_ns();
-		bool good = ask_one(client, which, a) &&
-			    memcmp(a->tokens, shared->tokens[which], sizeof(shared->tokens[0])) == 0;
+		bool good = ask_one(client, which, a) && memcmp(a->tokens, shared->tokens[which],
+								 sizeof(shared->tokens[0])) == 0;
 		if (!good)
-			fprintf(stderr, "chaos: a stream is not what it was alone: %zu tokens, %s\n",
+			fprintf(stderr,
+				"chaos: a stream is not what it was alone: %zu tokens, %s\n",
 				a->n_token, a->reason);
 		shared->n_bad += !good;
 		shared->n_stream++;
@@ -502,7 +514,8 @@ static struct holdings look(void)
 {
 	return (struct holdings){.n_fd = count_dir("ls /proc/%d/fd | wc -l"),
 		.n_map = count_dir("grep -c memfd:nsv- /proc/%d/maps"),
-		.memory_kib = count_dir("awk '/^Rss(Anon|Shmem)/ {n += $2} END {print n}' /proc/%d/status")};
+		.memory_kib = count_dir(
+			"awk '/^Rss(Anon|Shmem)/ {n += $2} END {print n}' /proc/%d/status")};
 }
 
 /* Waits until the daemon has let go of all but the driver's own session. */
@@ -548,7 +561,8 @@ static void bury(struct place *p, int status, struct tally *t)
 	t->n_life++;
 	t->n_killed += WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL;
 	if ((WIFEXITED(status) && WEXITSTATUS(status) != 0) ||
-		(WIFSIGNALED(status) && WTERMSIG(status) != SIGKILL && WTERMSIG(status) != SIGBUS)) {
+		(WIFSIGNALED(status) && WTERMSIG(status) != SIGKILL &&
+			WTERMSIG(status) != SIGBUS)) {
 		fprintf(stderr, "chaos: a life ended with status %#x\n", status);
 		t->n_wrong++;
 	}
@@ -678,7 +692,8 @@ int main(int argc, char **argv)
 	printf("chaos: %u lives, seed %llu\n", n_life, (unsigned long long)seed);
 	fflush(stdout);
 	rng = seed;
-	shared = mmap(NULL, sizeof(*shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	shared = mmap(
+		NULL, sizeof(*shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	if (shared == MAP_FAILED || start(model, sizeof(model)) < 0)
 		return EXIT_FAILURE;
 	uint64_t begin = now_ns();
@@ -690,10 +705,13 @@ int main(int argc, char **argv)
 	unlink(model);
 	if (!stopped)
 		fprintf(stderr, "chaos: the daemon did not end well\n");
-	good &= stopped && t.n_life == n_life && t.n_wrong == 0 && shared->n_bad == 0 && shared->n_stream;
-	printf("%u lives in %.0f s: %u killed, %u stopped, %u wrong; %u honest streams of %d tokens, "
+	good &= stopped && t.n_life == n_life && t.n_wrong == 0 && shared->n_bad == 0 &&
+		shared->n_stream;
+	printf("%u lives in %.0f s: %u killed, %u stopped, %u wrong; %u honest streams of %d "
+	       "tokens, "
 	       "%u not bit-equal, the longest %.0f ms\n%s\n",
-		t.n_life, (double)took / 1e9, t.n_killed, t.n_stopped, t.n_wrong, shared->n_stream, N_TOKEN,
-		shared->n_bad, (double)shared->longest_ns / 1e6, good ? "nothing lost" : "LOST");
+		t.n_life, (double)took / 1e9, t.n_killed, t.n_stopped, t.n_wrong, shared->n_stream,
+		N_TOKEN, shared->n_bad, (double)shared->longest_ns / 1e6,
+		good ? "nothing lost" : "LOST");
 	return good ? EXIT_SUCCESS : EXIT_FAILURE;
 }
