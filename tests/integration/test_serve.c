@@ -99,6 +99,8 @@ static void test_tokens_match_the_references(void **state)
 	{
 		struct nsv_client_params p;
 		json_t *prompt = json_object_get(c, "prompt_ids");
+		if (getenv("NANOSERVE_QUICK") && json_array_size(prompt) > 200)
+			continue; /* minutes under a sanitizer */
 		nsv_client_params_init(&p);
 		p.flags = NSV_CLIENT_IGNORE_END;
 		p.max_tokens = (uint32_t)json_array_size(json_object_get(c, "greedy_ids"));
