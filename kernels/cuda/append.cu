@@ -62,11 +62,10 @@ __device__ int64_t slot_at(
 	const nsv_attn_shape &shape, const nsv_kv_layout &layout, int64_t slot, int head)
 {
 	return slot / shape.block_size * layout.block_stride +
-		slot % shape.block_size * layout.tok_stride + head * layout.head_stride;
+	       slot % shape.block_size * layout.tok_stride + head * layout.head_stride;
 }
 
-template <typename E>
-__device__ void head_in(float *x, const void *rows, int64_t at, int n)
+template <typename E> __device__ void head_in(float *x, const void *rows, int64_t at, int n)
 {
 	for (int i = threadIdx.x; i < n; i += N_THREAD)
 		x[i] = to_float(static_cast<const E *>(rows)[at + i]);
@@ -104,9 +103,11 @@ template <typename E> __global__ void __launch_bounds__(N_THREAD) append_kernel(
 	if (is_q)
 		head_out<E>(x, in.q, at, 1, n);
 	else if (is_v)
-		head_out<E>(x, args.v_pool, slot_at(shape, shape.v, slot, head), shape.v.dim_stride, n);
+		head_out<E>(
+			x, args.v_pool, slot_at(shape, shape.v, slot, head), shape.v.dim_stride, n);
 	else
-		head_out<E>(x, args.k_pool, slot_at(shape, shape.k, slot, head), shape.k.dim_stride, n);
+		head_out<E>(
+			x, args.k_pool, slot_at(shape, shape.k, slot, head), shape.k.dim_stride, n);
 }
 
 using kernel_fn = void (*)(append_args);

@@ -20,9 +20,9 @@ struct nsv_cuda_attn {
 	decode_config config;
 	work_shape work;
 	int32_t n_block, n_slot, slot_len;
-	bool is_fresh;        /* nothing ran since the plan */
+	bool is_fresh; /* nothing ran since the plan */
 	size_t work_len;
-	char *memory;         /* the parts below, one allocation */
+	char *memory; /* the parts below, one allocation */
 	run_start *starts;
 	int32_t *cuts;
 	uint32_t *arrived;
@@ -38,8 +38,8 @@ static int fail_runtime(cudaError_t code, const char *what, struct nsv_err *err)
 
 static int fail_launch(int code, const char *what, struct nsv_err *err)
 {
-	return code == -EIO ? fail_runtime(cudaGetLastError(), what, err) :
-		nsv_fail(err, code, "%s: no kernel takes this shape", what);
+	return code == -EIO ? fail_runtime(cudaGetLastError(), what, err)
+			    : nsv_fail(err, code, "%s: no kernel takes this shape", what);
 }
 
 int nsv_cuda_load_kernels(struct nsv_err *err)
@@ -63,16 +63,16 @@ static bool layout_fits(const struct nsv_attn_shape *shape, const struct nsv_kv_
 {
 	int64_t limit = INT64_C(1) << 39;
 	return layout->dim_stride == 1 && layout->tok_stride % 8 == 0 &&
-		layout->head_stride % 8 == 0 && layout->block_stride % 8 == 0 &&
-		layout->tok_stride < limit && layout->head_stride < limit &&
-		layout->block_stride < limit && shape->block_size >= 8;
+	       layout->head_stride % 8 == 0 && layout->block_stride % 8 == 0 &&
+	       layout->tok_stride < limit && layout->head_stride < limit &&
+	       layout->block_stride < limit && shape->block_size >= 8;
 }
 
 static enum nsv_cuda_path choose_path(const struct nsv_attn_shape *shape)
 {
 	bool fits = shape->kv_dtype != NSV_F32 && shape->head_dim % 8 == 0 &&
-		shape->head_dim <= 256 && layout_fits(shape, &shape->k) &&
-		layout_fits(shape, &shape->v);
+		    shape->head_dim <= 256 && layout_fits(shape, &shape->k) &&
+		    layout_fits(shape, &shape->v);
 	return fits ? NSV_CUDA_PATH_DECODE : NSV_CUDA_PATH_GENERIC;
 }
 
@@ -140,8 +140,7 @@ int nsv_cuda_attn_new(struct nsv_cuda *cuda, const struct nsv_attn_shape *shape,
 		limits->max_kv > INT32_MAX / 2 || limits->max_query > limits->max_kv ||
 		shape->window > INT32_MAX / 2)
 		return nsv_fail(err, -EINVAL, "attention: limits of zero or beyond 2^30 keys");
-	nsv_autofree struct nsv_cuda_attn *attn =
-		(struct nsv_cuda_attn *)calloc(1, sizeof(*attn));
+	nsv_autofree struct nsv_cuda_attn *attn = (struct nsv_cuda_attn *)calloc(1, sizeof(*attn));
 	if (!attn)
 		return nsv_fail(err, -ENOMEM, "no memory for attention");
 	attn->cuda = cuda;
@@ -176,8 +175,8 @@ size_t nsv_cuda_attn_work_len(const struct nsv_cuda_attn *attn)
 	return attn->work_len;
 }
 
-static int check_batch(const struct nsv_cuda_attn *attn, const struct nsv_cuda_batch *batch,
-	struct nsv_err *err)
+static int check_batch(
+	const struct nsv_cuda_attn *attn, const struct nsv_cuda_batch *batch, struct nsv_err *err)
 {
 	if (batch->n_seq == 0 || batch->n_seq > attn->limits.max_seq)
 		return nsv_fail(err, -EINVAL, "attention: %u sequences where 1 to %u are allowed",
@@ -230,7 +229,8 @@ static int make_map(const struct nsv_cuda_attn *attn, const struct nsv_kv_layout
 		CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_NONE,
 		CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
 	if (code != CUDA_SUCCESS)
-		return nsv_fail(err, -EINVAL, "attention: the copy engine refuses the pool's layout");
+		return nsv_fail(
+			err, -EINVAL, "attention: the copy engine refuses the pool's layout");
 	return 0;
 }
 
@@ -242,13 +242,11 @@ static int run_generic(const struct nsv_cuda_attn *attn, const struct nsv_cuda_b
 		(int32_t)(shape->n_head / shape->n_kv_head), (int32_t)shape->window,
 		log2_u32(shape->block_size), (int32_t)batch->table_stride, make_score(shape),
 		shape->k, shape->v, batch->seqs, batch->tables, k, v, q, out};
-	return generic_launch(
-		shape->kv_dtype, args, attn->limits.max_query, batch->n_seq, stream);
+	return generic_launch(shape->kv_dtype, args, attn->limits.max_query, batch->n_seq, stream);
 }
 
-static int run_decode(struct nsv_cuda_attn *attn, const struct nsv_cuda_batch *batch,
-	const void *k, const void *v, const void *q, void *out, cudaStream_t stream,
-	struct nsv_err *err)
+static int run_decode(struct nsv_cuda_attn *attn, const struct nsv_cuda_batch *batch, const void *k,
+	const void *v, const void *q, void *out, cudaStream_t stream, struct nsv_err *err)
 {
 	const struct nsv_attn_shape *shape = &attn->shape;
 	decode_args args;
@@ -279,9 +277,8 @@ static int run_decode(struct nsv_cuda_attn *attn, const struct nsv_cuda_batch *b
 	return r < 0 ? fail_launch(r, "attention", err) : 0;
 }
 
-int nsv_cuda_attn_run(struct nsv_cuda_attn *attn, const struct nsv_cuda_batch *batch,
-	const void *k, const void *v, const void *q, void *out, nsv_cuda_stream stream,
-	struct nsv_err *err)
+int nsv_cuda_attn_run(struct nsv_cuda_attn *attn, const struct nsv_cuda_batch *batch, const void *k,
+	const void *v, const void *q, void *out, nsv_cuda_stream stream, struct nsv_err *err)
 {
 	int r = check_batch(attn, batch, err);
 	if (r < 0)
@@ -298,7 +295,8 @@ int nsv_cuda_kv_append(struct nsv_cuda *cuda, const struct nsv_attn_shape *shape
 {
 	(void)cuda;
 	if (args->n_rot % 2 || args->n_rot > shape->head_dim)
-		return nsv_fail(err, -EINVAL, "RoPE turns %u of %u dims", args->n_rot, shape->head_dim);
+		return nsv_fail(
+			err, -EINVAL, "RoPE turns %u of %u dims", args->n_rot, shape->head_dim);
 	if (args->n_row == 0)
 		return 0;
 	int r = append_launch(*shape, *args, k_pool, v_pool, stream);

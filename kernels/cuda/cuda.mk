@@ -15,7 +15,7 @@ $(B)/obj/kernels/cuda/%.o: kernels/cuda/%.c
 	$(CC) $(CFLAGS_ALL) -isystem $(CUDA_HOME)/include -c -o $@ $<
 
 $(B)/nanoserve-cuda.so: $(CUDA_OBJ)
-	$(NVCC) -shared $(CUDA_ARCH) -cudart static -o $@ $^ -ldl
+	$(NVCC) -shared $(CUDA_ARCH) -cudart static -Xlinker --exclude-libs,ALL -o $@ $^ -ldl
 
 # Programs for a machine with a device: they print "N passed, M failed" or a table.
 $(B)/tests/ops/cuda/%: $(B)/obj/tests/ops/cuda/%.cu.o $(CUDA_OBJ)

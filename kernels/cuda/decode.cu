@@ -15,329 +15,19 @@
  * at an item folds its partials and writes the rows. Integer counters only; no order depends on
  * who comes when.
  *
- * History is fetched before the launch before this one has ended; q and new keys are not.
- *
  * Floor: 2 * n_kv * n_kv_head * head_dim * 2 bytes a sequence at the device's read rate; products
  * are 4 * 16 / group times what is needed and still a third of what the units do in that time. */
-#include "kernels/cuda/decode.cuh"
-#include "kernels/cuda/ptx.cuh"
+#include "kernels/cuda/decode_load.cuh"
+#include "kernels/cuda/decode_merge.cuh"
 
 namespace nsv
 {
-
-constexpr int N_WARP = 4; /* consumers */
-constexpr int N_CONSUMER = N_WARP * 32;
-constexpr int N_THREAD = N_CONSUMER + 32;
-constexpr int PANEL_DIMS = 64;
-constexpr int ROW_BYTES = 128;
-constexpr int PANEL_BYTES = TILE * ROW_BYTES;
-constexpr uint32_t CONSUMERS = 1; /* named barrier */
-constexpr int MERGE_GROUP = 6;    /* chunks whose partials are asked for together */
-constexpr int MAX_SLOTS = 4;      /* more in flight only crowd the second-level cache */
-
-/* What a run does to one item; what consumers need of it is worked out once, by the producer. An
- * item below 0 ends the work. */
-struct piece {
-	nsv_cuda_seq seq;
-	int32_t seq_index, item, split, cut;
-	tile_range run;              /* its share of the item's stretch of the line */
-	int32_t row0, n_row, head0;  /* rows of the item among the sequence's (token, head) pairs */
-	tile_range line;             /* the item's stretch */
-	tile_range tiles;            /* those of the run that any row sees */
-	tile_range keys;             /* that any row sees */
-	tile_range inner;            /* tiles of which every row sees every key */
-};
-
-/* Sizes of an instantiation: D dims (padded), MT tiles of 16 rows. */
-template <int D, int MT> struct config {
-	static constexpr int n_panel = D / PANEL_DIMS;
-	static constexpr int rows = MT * 16;
-	static constexpr int slot_bytes = n_panel * PANEL_BYTES;
-	static constexpr int q_bytes = rows * D * 2;
-	static constexpr int p_bytes = rows * ROW_BYTES;
-	static constexpr int max_bytes = rows * N_WARP * 4;
-	static constexpr int per_sm = D == 256 || MT == 4 ? 1 : D == 64 && MT == 1 ? 3 : 2;
-	static constexpr int merge_bytes = 2 * MERGE_GROUP * N_CONSUMER * 16;
-	static constexpr int fixed_bytes = 2 * (q_bytes + p_bytes + max_bytes) + merge_bytes + 1024;
-	static constexpr int room = 231424 / per_sm - 1024 - 1024 - fixed_bytes;
-	static constexpr int n_slot = room / slot_bytes < MAX_SLOTS ? room / slot_bytes : MAX_SLOTS;
-	static constexpr int smem_bytes = n_slot * slot_bytes + fixed_bytes + 1024;
-	static constexpr int dims_warp = D / N_WARP;
-	static constexpr int n_frag = dims_warp / 8;
-	static constexpr bool q_in_regs = MT == 1;
-};
-
-/* Shared memory, by offset: ring, q, p, row maxima, partials in flight, barriers. */
-template <int D, int MT> struct layout {
-	using C = config<D, MT>;
-	uint32_t base;
-
-	__device__ uint32_t slot(int i) const
-	{
-		return base + i * C::slot_bytes;
-	}
-	__device__ uint32_t q(int parity) const
-	{
-		return base + C::n_slot * C::slot_bytes + parity * C::q_bytes;
-	}
-	__device__ uint32_t p(int parity) const
-	{
-		return q(2) + parity * C::p_bytes;
-	}
-	__device__ uint32_t row_max(int parity) const
-	{
-		return p(2) + parity * C::max_bytes;
-	}
-	/* Of each consumer its own places. */
-	__device__ uint32_t merge(int thread, int i) const
-	{
-		return row_max(2) + (i * N_CONSUMER + thread) * 16;
-	}
-	__device__ uint32_t full(int i) const
-	{
-		return row_max(2) + C::merge_bytes + i * 8;
-	}
-	__device__ uint32_t empty(int i) const
-	{
-		return full(C::n_slot) + i * 8;
-	}
-	__device__ uint32_t q_full(int parity) const
-	{
-		return empty(C::n_slot) + parity * 8;
-	}
-	__device__ uint32_t q_empty(int parity) const
-	{
-		return q_full(2) + parity * 8;
-	}
-};
-
-/* A place in a ring of n: which one, and the parity of its round. */
-struct ring_at {
-	int i = 0;
-	uint32_t round = 0;
-
-	__device__ __forceinline__ void next(int n)
-	{
-		if (++i == n) {
-			i = 0;
-			round ^= 1;
-		}
-	}
-};
-
-__device__ __forceinline__ uint32_t swizzle(uint32_t row, uint32_t piece16)
-{
-	return row * ROW_BYTES + ((piece16 ^ (row & 7)) << 4);
-}
-
-/* Fills in what follows from the sequence, the item and the run. */
-__device__ __forceinline__ void complete(const work_shape &shape, piece &p)
-{
-	tile_range rows = item_rows(shape, p.seq, p.item), seen = item_tiles(shape, p.seq, p.item);
-	int32_t first = p.seq.n_past + rows.begin, last = p.seq.n_past + rows.end - 1;
-	p.row0 = p.item / shape.n_kv_head * shape.row_tile;
-	p.n_row = min(shape.row_tile, p.seq.n_query * shape.group - p.row0);
-	p.head0 = p.item % shape.n_kv_head * shape.group;
-	p.line = seq_tiles(shape, p.seq);
-	p.tiles = {max(p.run.begin, seen.begin), min(p.run.end, seen.end)};
-	p.keys = {window_begin(shape, first), last + 1};
-	p.inner = {(window_begin(shape, last) + TILE - 1) / TILE, (first + 1) / TILE};
-}
-
-/* ---- Producer */
-
-/* Walks the pieces of a run; the same in every lane. */
-struct run_walk {
-	piece at;
-	run_start end;
-
-	__device__ run_walk(const decode_args &args, int32_t run)
-	{
-		run_start begin = args.starts[run];
-		end = args.starts[run + 1];
-		at.seq_index = begin.seq;
-		at.seq = begin.geom;
-		at.item = begin.item;
-		at.run.begin = begin.tile;
-		set_end(args, begin);
-	}
-
-	/* `split`, `cut`: of an item that began in an earlier run. */
-	__device__ void set_end(const decode_args &args, const run_start &begin)
-	{
-		bool last = at.seq_index == end.seq && at.item == end.item;
-		at.run.end = last ? end.tile : seq_tiles(args.shape, at.seq).end;
-		at.split = last ? end.split : begin.split;
-		at.cut = last ? end.cut : begin.cut;
-	}
-
-	__device__ bool done() const
-	{
-		if (at.seq_index != end.seq)
-			return at.seq_index > end.seq;
-		return at.item != end.item ? at.item > end.item : at.run.begin >= end.tile;
-	}
-
-	__device__ void next(const decode_args &args)
-	{
-		if (++at.item == n_item(args.shape, at.seq)) {
-			at.item = 0;
-			do
-				at.seq_index++;
-			while (at.seq_index < end.seq && args.seqs[at.seq_index].n_query == 0);
-			at.seq = at.seq_index < end.seq ? args.seqs[at.seq_index] : end.geom;
-		}
-		at.run.begin = seq_tiles(args.shape, at.seq).begin;
-		set_end(args, end);
-	}
-};
-
-/* Rows of q into their buffer, zeros where there is none. */
-template <int D, int MT>
-__device__ void load_q(const decode_args &args, const piece &p, uint32_t dst, int lane)
-{
-	constexpr int pieces = D / 8;
-	const char *q = static_cast<const char *>(args.q);
-	int32_t row0 = p.item / args.shape.n_kv_head * args.shape.row_tile;
-	int32_t head0 = p.item % args.shape.n_kv_head * args.shape.group;
-	for (int i = lane; i < MT * 16 * pieces; i += 32) {
-		int32_t r = i / pieces, c = i % pieces, row = row0 + r;
-		int32_t tok = row / args.shape.group, head = head0 + row % args.shape.group;
-		bool used = tok < p.seq.n_query && c * 8 < args.head_dim;
-		int64_t off = used ? ((int64_t)(p.seq.row0 + tok) * args.n_head + head) * args.head_dim +
-				c * 8 : 0;
-		uint32_t at = dst + c / 8 * (MT * 16 * ROW_BYTES) + swizzle(r, c % 8);
-		cp_async_16(at, q + off * 2, used ? 16 : 0);
-	}
-}
-
-/* One lane's box of a tile: where it is, and whether anyone sees it. */
-struct box {
-	int32_t tok, dim, block;
-	uint32_t dst;
-	bool used;
-};
-
-template <int D>
-__device__ __forceinline__ box make_box(
-	const decode_args &args, const piece &p, const tile_range &keys, int32_t tile, int lane)
-{
-	constexpr int n_panel = D / PANEL_DIMS;
-	box b;
-	int32_t in_tile = lane / n_panel << args.box_shift, panel = lane % n_panel;
-	int32_t key = tile * TILE + in_tile;
-	b.used = in_tile < TILE && key < keys.end && key + (1 << args.box_shift) > keys.begin;
-	b.tok = key & ((1 << args.block_shift) - 1);
-	b.dim = panel * PANEL_DIMS;
-	b.dst = panel * PANEL_BYTES + in_tile * ROW_BYTES;
-	b.block = b.used ? __ldg(args.tables + (int64_t)p.seq.table * args.table_stride +
-				   (key >> args.block_shift)) : 0;
-	return b;
-}
-
-/* The boxes of one slot, a lane each. */
-template <int D, int MT>
-__device__ __forceinline__ void load_slot(const decode_args &args, const CUtensorMap *map,
-	const layout<D, MT> &smem, ring_at &ring, const box &b, int32_t head, uint64_t policy, int lane)
-{
-	mbar_wait(smem.empty(ring.i), ring.round ^ 1);
-	uint32_t n_byte = __popc(__ballot_sync(~0u, b.used)) * ROW_BYTES << args.box_shift;
-	if (lane == 0)
-		mbar_arrive_expect(smem.full(ring.i), n_byte);
-	__syncwarp();
-	if (b.used)
-		tma_load_4d(smem.slot(ring.i) + b.dst, map, smem.full(ring.i), b.dim, b.tok, head,
-			b.block, policy);
-	ring.next(config<D, MT>::n_slot);
-}
-
-template <int D, int MT> struct producer {
-	using C = config<D, MT>;
-	const decode_args &args;
-	const layout<D, MT> &smem;
-	piece *pieces;
-	ring_at ring, q_ring;
-	uint64_t policy = policy_evict_first();
-	int lane = threadIdx.x % 32;
-	bool is_ready = false; /* the launch before this one has ended */
-
-	__device__ producer(const decode_args &a, const layout<D, MT> &s, piece *p)
-		: args(a), smem(s), pieces(p)
-	{
-	}
-
-	__device__ void wait_before()
-	{
-		if (is_ready)
-			return;
-		grid_wait();
-		grid_launch_next();
-		is_ready = true;
-	}
-
-	/* Hands a piece and its q to the consumers; with none, the end. */
-	__device__ void announce(const piece *p)
-	{
-		mbar_wait(smem.q_empty(q_ring.i), q_ring.round ^ 1);
-		if (lane == 0) {
-			if (p)
-				pieces[q_ring.i] = *p;
-			else
-				pieces[q_ring.i].item = -1;
-			mbar_arrive(smem.q_full(q_ring.i));
-		}
-		if (p)
-			load_q<D, MT>(args, *p, smem.q(q_ring.i), lane);
-		cp_async_arrive(smem.q_full(q_ring.i));
-		q_ring.next(2);
-	}
-
-	__device__ void load_piece(const piece &p)
-	{
-		const tile_range tiles = p.tiles, keys = p.keys;
-		int32_t head = p.item % args.shape.n_kv_head;
-		int32_t old = is_ready ? tiles.begin :
-			min(min(tiles.begin + C::n_slot / 2, p.seq.n_past / TILE), tiles.end);
-		if (old <= tiles.begin) {
-			wait_before();
-			announce(&p);
-		}
-		box b = make_box<D>(args, p, keys, tiles.begin, lane);
-		for (int32_t tile = tiles.begin; tile < tiles.end; tile++) {
-			box next = make_box<D>(args, p, keys, tile + 1, lane);
-			load_slot<D, MT>(args, &args.k, smem, ring, b, head, policy, lane);
-			load_slot<D, MT>(args, &args.v, smem, ring, b, head, policy, lane);
-			b = next;
-			if (tile + 1 == old) {
-				wait_before();
-				announce(&p);
-			}
-		}
-	}
-
-	__device__ void load_run(int32_t run)
-	{
-		for (run_walk walk(args, run); !walk.done(); walk.next(args)) {
-			complete(args.shape, walk.at);
-			load_piece(walk.at);
-		}
-	}
-
-	__device__ void run()
-	{
-		load_run(blockIdx.x);
-		wait_before();
-		announce(nullptr);
-	}
-};
-
-/* ---- Consumers */
 
 /* Running values of a thread: rows lane/4 and lane/4 + 8 of each row tile, its warp's dims. */
 template <int D, int MT> struct accum {
 	using C = config<D, MT>;
 	float o[MT][C::n_frag][4];
-	float l[MT][4];   /* l[0] and l[2] are the sums of the two rows */
+	float l[MT][4]; /* l[0] and l[2] are the sums of the two rows */
 	float m[MT][2];
 
 	__device__ __forceinline__ void reset()
@@ -373,12 +63,14 @@ template <int D, int MT> struct accum {
 	{
 #pragma unroll
 		for (int mt = 0; mt < MT; mt++) {
-			fold_factors f[2] = {fold(m[mt][0], chunk.m[mt][0]), fold(m[mt][1], chunk.m[mt][1])};
+			fold_factors f[2] = {
+				fold(m[mt][0], chunk.m[mt][0]), fold(m[mt][1], chunk.m[mt][1])};
 #pragma unroll
 			for (int n = 0; n < C::n_frag; n++)
 #pragma unroll
 				for (int e = 0; e < 4; e++)
-					o[mt][n][e] = fold_in(o[mt][n][e], chunk.o[mt][n][e], f[e / 2]);
+					o[mt][n][e] =
+						fold_in(o[mt][n][e], chunk.o[mt][n][e], f[e / 2]);
 			l[mt][0] = fold_in(l[mt][0], chunk.l[mt][0], f[0]);
 			l[mt][2] = fold_in(l[mt][2], chunk.l[mt][2], f[1]);
 			m[mt][0] = f[0].m;
@@ -387,221 +79,12 @@ template <int D, int MT> struct accum {
 	}
 };
 
-/* Where an item's rows go, and what of the arguments that takes. */
-struct out_rows {
-	char *out;
-	int32_t row0, head0, tok0, group, n_head, head_dim;
-
-	__device__ __forceinline__ out_rows(const decode_args &args, const piece &p)
-		: out(static_cast<char *>(args.out)), row0(p.row0), head0(p.head0), tok0(p.seq.row0),
-		  group(args.shape.group), n_head(args.n_head), head_dim(args.head_dim)
-	{
-	}
-
-	__device__ __forceinline__ char *operator()(int32_t row) const
-	{
-		int32_t tok = (row0 + row) / group, head = head0 + (row0 + row) % group;
-		return out + ((int64_t)(tok0 + tok) * n_head + head) * head_dim * 2;
-	}
-};
-
-/* The partials of a split item, from the first that counts: all by value, since the call that gets
- * it is out of line. */
-struct merge_job {
-	const float *slots;
-	int32_t slot_len, n_row, n_chunk;
-	out_rows out;
-
-	__device__ __forceinline__ merge_job(const decode_args &args, const piece &p) : out(args, p)
-	{
-		tile_range seen = item_tiles(args.shape, p.seq, p.item);
-		int32_t folded = tile_chunk(p.cut - 1), first = max(folded, tile_chunk(seen.begin));
-		slot_len = args.slot_len;
-		n_row = p.n_row;
-		n_chunk = max(folded, tile_chunk(seen.end - 1)) - first + 1;
-		slots = args.partials + ((int64_t)p.split * args.n_slot + first -
-			tile_chunk(p.line.begin)) * slot_len;
-	}
-};
-
-/* Folding the partials of a split item: kept out of line, since it needs registers of its own. */
-template <typename E, int D, int MT> struct merger {
-	using C = config<D, MT>;
-	layout<D, MT> smem;
-	merge_job job;
-	int32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-
-	__device__ merger(const layout<D, MT> &s, const merge_job &j) : smem(s), job(j)
-	{
-	}
-
-	__device__ __forceinline__ const float *slot(int32_t chunk) const
-	{
-		return job.slots + (int64_t)chunk * job.slot_len;
-	}
-
-	/* Chunks whose factors there is room for: they take the place of both P. Whole groups. */
-	__device__ int32_t batch() const
-	{
-		return 2 * C::p_bytes / 12 / job.n_row / MERGE_GROUP * MERGE_GROUP;
-	}
-
-	/* (a, b) of a chunk and row; the sums l lie behind all of these. */
-	__device__ uint32_t factor_at(int32_t i, int32_t row) const
-	{
-		return smem.p(0) + (i * job.n_row + row) * 8;
-	}
-
-	__device__ uint32_t sum_at(int32_t i, int32_t row) const
-	{
-		return factor_at(batch(), 0) + (i * job.n_row + row) * 4;
-	}
-
-	/* The factors of fold() of the chunks [c0, c0 + n), and their sums, to shared memory: a warp a
-	 * row, a lane a chunk. `before`: the row's reference so far. */
-	__device__ float factors(int32_t row, int32_t c0, int32_t n, float before) const
-	{
-		int32_t rows = job.slot_len / (D + 2);
-		for (int32_t i0 = 0; i0 < n; i0 += 32) {
-			int32_t i = i0 + lane;
-			const float *ml = slot(c0 + min(i, n - 1)) + rows * D + row;
-			float m = i < n ? __ldcg(ml) : M_NONE, l = __ldcg(ml + rows);
-			float seen = fmaxf(m, before);
-			for (int d = 1; d < 32; d *= 2) {
-				float x = __shfl_up_sync(~0u, seen, d);
-				seen = lane >= d ? fmaxf(seen, x) : seen;
-			}
-			float x = __shfl_up_sync(~0u, seen, 1);
-			fold_factors f = fold(lane ? x : before, m);
-			if (i < n) {
-				st_shared(factor_at(i, row), make_float2(f.a, f.b));
-				st_shared(sum_at(i, row), l);
-			}
-			before = __shfl_sync(~0u, seen, 31);
-		}
-		return before;
-	}
-
-	/* Factors of all rows; the rows' references lie in shared memory between batches. */
-	__device__ void all_factors(int32_t c0, int32_t n) const
-	{
-		for (int32_t row = warp; row < job.n_row; row += N_WARP) {
-			uint32_t ref = smem.row_max(0) + row * 4;
-			float before = c0 > 0 ? ld_shared(ref) : M_NONE;
-			before = factors(row, c0, n, before);
-			__syncwarp();
-			if (lane == 0)
-				st_shared(ref, before);
-			__syncwarp();
-		}
-	}
-
-	/* Asks for this thread's part of a group of chunks: one group of copies, maybe empty. */
-	__device__ __forceinline__ void fetch(int32_t c0, int32_t off) const
-	{
-		const float *from = slot(c0) + off;
-		uint32_t to = group_at(c0);
-#pragma unroll
-		for (int j = 0; j < MERGE_GROUP; j++)
-			if (c0 + j < job.n_chunk)
-				cp_async_16(to + j * N_CONSUMER * 16, from + j * job.slot_len, 16);
-		cp_async_commit();
-	}
-
-	/* Two groups take turns. */
-	__device__ __forceinline__ uint32_t group_at(int32_t c0) const
-	{
-		int32_t odd = c0 / MERGE_GROUP & 1;
-		return smem.merge(threadIdx.x, odd * MERGE_GROUP);
-	}
-
-	struct row_part {
-		float4 o;
-		float l;
-	};
-
-	/* Folds a group in order; chunks beyond the end have factors (1, 0). */
-	__device__ __forceinline__ void fold_group(
-		row_part &r, int32_t c0, int32_t batch0, int32_t row) const
-	{
-		float4 x[MERGE_GROUP];
-		float2 ab[MERGE_GROUP];
-		float l[MERGE_GROUP];
-		uint32_t at = group_at(c0), ab_at = factor_at(c0 - batch0, row);
-		uint32_t l_at = sum_at(c0 - batch0, row);
-#pragma unroll
-		for (int j = 0; j < MERGE_GROUP; j++) {
-			bool used = c0 + j < job.n_chunk;
-			x[j] = ld_shared4(at + j * N_CONSUMER * 16);
-			ab[j] = ld_shared2(ab_at + j * job.n_row * 8);
-			l[j] = ld_shared(l_at + j * job.n_row * 4);
-			x[j] = used ? x[j] : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-			ab[j] = used ? ab[j] : make_float2(1.0f, 0.0f);
-			l[j] = used ? l[j] : 0.0f;
-		}
-#pragma unroll
-		for (int j = 0; j < MERGE_GROUP; j++) {
-			fold_factors f = {0.0f, ab[j].x, ab[j].y};
-			r.o.x = fold_in(r.o.x, x[j].x, f);
-			r.o.y = fold_in(r.o.y, x[j].y, f);
-			r.o.z = fold_in(r.o.z, x[j].z, f);
-			r.o.w = fold_in(r.o.w, x[j].w, f);
-			r.l = fold_in(r.l, l[j], f);
-		}
-	}
-
-	__device__ void put(const row_part &r, int32_t row, int32_t dim) const
-	{
-		*reinterpret_cast<uint2 *>(job.out(row) + dim * 2) =
-			make_uint2(elem<E>::pack(normalise(r.o.x, r.l), normalise(r.o.y, r.l)),
-				elem<E>::pack(normalise(r.o.z, r.l), normalise(r.o.w, r.l)));
-	}
-
-	/* Four dims of a row: all chunks in order. Where one batch holds all factors, the first call
-	 * leaves them for the next. */
-	__device__ void fold_row(int32_t row, int32_t dim, bool used, bool is_first) const
-	{
-		row_part r = {make_float4(0.0f, 0.0f, 0.0f, 0.0f), 0.0f};
-		int32_t off = row * D + dim, size = batch();
-		fetch(0, off);
-		for (int32_t b0 = 0; b0 < job.n_chunk; b0 += size) {
-			int32_t end = min(b0 + size, job.n_chunk);
-			if (is_first || size < job.n_chunk)
-				all_factors(b0, end - b0);
-			named_barrier(CONSUMERS, N_CONSUMER);
-			for (int32_t c = b0; c < end; c += MERGE_GROUP) {
-				fetch(c + MERGE_GROUP, off);
-				cp_async_wait<1>();
-				fold_group(r, c, b0, row);
-			}
-			named_barrier(CONSUMERS, N_CONSUMER);
-		}
-		cp_async_wait<0>();
-		if (used && dim < job.out.head_dim)
-			put(r, row, dim);
-	}
-
-	__device__ void run() const
-	{
-		for (int32_t i0 = 0; i0 < job.n_row * (D / 4); i0 += N_CONSUMER) {
-			int32_t i = i0 + threadIdx.x, row = i / (D / 4);
-			fold_row(min(row, job.n_row - 1), i % (D / 4) * 4, row < job.n_row, i0 == 0);
-		}
-	}
-};
-
-template <typename E, int D, int MT>
-__device__ __noinline__ void merge(layout<D, MT> smem, merge_job job)
-{
-	merger<E, D, MT>(smem, job).run();
-}
-
 template <typename E, int D, int MT> struct consumer {
 	using C = config<D, MT>;
 	const decode_args &args;
 	const layout<D, MT> &smem;
 	const piece *p = nullptr; /* the piece in hand, in shared memory */
-	tile_range keys, inner;   /* of it */
+	tile_range keys, inner;	  /* of it */
 	uint32_t q_buf;
 	int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
 	uint32_t q[C::q_in_regs ? D / 16 : 1][4];
@@ -616,7 +99,8 @@ template <typename E, int D, int MT> struct consumer {
 	__device__ __forceinline__ uint32_t q_addr(int mt, int ks) const
 	{
 		uint32_t row = mt * 16 + (lane & 15);
-		return q_buf + ks / 4 * (C::rows * ROW_BYTES) + swizzle(row, ks % 4 * 2 + (lane >> 4));
+		return q_buf + ks / 4 * (C::rows * ROW_BYTES) +
+		       swizzle(row, ks % 4 * 2 + (lane >> 4));
 	}
 
 	__device__ __forceinline__ void begin_piece(const piece *at, uint32_t buf)
@@ -724,7 +208,8 @@ template <typename E, int D, int MT> struct consumer {
 				x = fmaxf(x, __shfl_xor_sync(~0u, x, 2));
 				uint32_t row = mt * 16 + half * 8 + (lane >> 2);
 				if ((lane & 3) == 0)
-					st_shared(smem.row_max(parity) + (row * N_WARP + warp) * 4, x);
+					st_shared(smem.row_max(parity) + (row * N_WARP + warp) * 4,
+						x);
 			}
 	}
 
@@ -749,10 +234,11 @@ template <typename E, int D, int MT> struct consumer {
 				uint32_t row = mt * 16 + half * 8 + (lane >> 2);
 #pragma unroll
 				for (int j = 0; j < 2; j++) {
-					uint32_t w = elem<E>::pack(exp2_fast(__fsub_rn(s[mt][j][half * 2], m)),
+					uint32_t w = elem<E>::pack(
+						exp2_fast(__fsub_rn(s[mt][j][half * 2], m)),
 						exp2_fast(__fsub_rn(s[mt][j][half * 2 + 1], m)));
 					uint32_t at = smem.p(parity) + swizzle(row, warp * 2 + j) +
-						(lane & 3) * 4;
+						      (lane & 3) * 4;
 					st_shared(at, __uint_as_float(w));
 				}
 			}
@@ -786,13 +272,15 @@ template <typename E, int D, int MT> struct consumer {
 			uint32_t a[MT][4], b[C::n_frag / 2][4];
 #pragma unroll
 			for (int mt = 0; mt < MT; mt++)
-				ldmatrix_x4(a[mt], smem.p(parity) +
-							   swizzle(mt * 16 + (lane & 15), ks * 2 + (lane >> 4)));
+				ldmatrix_x4(a[mt], smem.p(parity) + swizzle(mt * 16 + (lane & 15),
+									    ks * 2 + (lane >> 4)));
 #pragma unroll
 			for (int f = 0; f < C::n_frag / 2; f++) {
 				uint32_t dim = warp * C::dims_warp + f * 16;
-				ldmatrix_x4_trans(b[f], v_slot + dim / PANEL_DIMS * PANEL_BYTES +
-						swizzle(ks * 16 + (lane & 15), dim % PANEL_DIMS / 8 + (lane >> 4)));
+				ldmatrix_x4_trans(
+					b[f], v_slot + dim / PANEL_DIMS * PANEL_BYTES +
+						      swizzle(ks * 16 + (lane & 15),
+							      dim % PANEL_DIMS / 8 + (lane >> 4)));
 			}
 #pragma unroll
 			for (int mt = 0; mt < MT; mt++) {
@@ -835,7 +323,8 @@ template <typename E, int D, int MT> struct consumer {
 	}
 
 	/* Calls put(row of the item, dim, two values) for what this thread holds of `a`. */
-	template <typename F> __device__ __forceinline__ void each(const accum<D, MT> &a, F put) const
+	template <typename F>
+	__device__ __forceinline__ void each(const accum<D, MT> &a, F put) const
 	{
 		int at = opaque(lane);
 #pragma unroll
@@ -848,7 +337,8 @@ template <typename E, int D, int MT> struct consumer {
 #pragma unroll
 				for (int f = 0; f < C::n_frag; f++)
 					put(row, warp * C::dims_warp + f * 8 + (at & 3) * 2,
-						a.o[mt][f][half * 2], a.o[mt][f][half * 2 + 1], a.l[mt][half * 2]);
+						a.o[mt][f][half * 2], a.o[mt][f][half * 2 + 1],
+						a.l[mt][half * 2]);
 			}
 	}
 

@@ -11,20 +11,20 @@ namespace nsv
 {
 
 struct decode_args {
-	CUtensorMap k, v;      /* (dim, token, head, block) */
+	CUtensorMap k, v; /* (dim, token, head, block) */
 	work_shape shape;
 	struct score score;
 	int32_t n_head, head_dim;
-	int32_t block_shift;   /* log2 of the block size */
-	int32_t box_shift;     /* log2 of the tokens of a box of the maps */
+	int32_t block_shift; /* log2 of the block size */
+	int32_t box_shift;   /* log2 of the tokens of a box of the maps */
 	int32_t table_stride;
 	const nsv_cuda_seq *seqs;
 	const int32_t *tables;
 	const run_start *starts; /* (n_block + 1) */
-	uint32_t *arrived;     /* (n_block) tiles done of a split item; zero between launches */
-	float *partials;       /* (n_block, n_slot, slot_len), a slot a chunk */
+	uint32_t *arrived;	 /* (n_block) tiles done of a split item; zero between launches */
+	float *partials;	 /* (n_block, n_slot, slot_len), a slot a chunk */
 	int32_t n_slot, slot_len;
-	const void *q;         /* (n_row, n_head, head_dim) */
+	const void *q; /* (n_row, n_head, head_dim) */
 	void *out;
 };
 
@@ -32,9 +32,9 @@ struct plan_args {
 	work_shape shape;
 	const nsv_cuda_seq *seqs;
 	int32_t n_seq, n_block; /* blocks of threads that decode runs with: below 1024 */
-	int64_t *ends;          /* (n_seq): tiles up to and with a sequence */
-	run_start *starts;      /* (n_block + 1) */
-	int32_t *cuts;          /* (n_block) */
+	int64_t *ends;		/* (n_seq): tiles up to and with a sequence */
+	run_start *starts;	/* (n_block + 1) */
+	int32_t *cuts;		/* (n_block) */
 };
 
 /* Which instantiation serves a shape; fixed with the working memory. */

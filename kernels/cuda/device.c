@@ -134,8 +134,9 @@ int nsv_cuda_open(int device, struct nsv_cuda **ret_cuda, struct nsv_err *err)
 	cudaError_t code = cudaSetDevice(device);
 	if (code == cudaSuccess)
 		code = cudaDeviceGetAttribute(&cuda->n_sm, cudaDevAttrMultiProcessorCount, device);
-	r = code == cudaSuccess ? nsv_cuda_load_kernels(err) :
-		nsv_fail(err, -ENODEV, "CUDA device %d: %s", device, cudaGetErrorString(code));
+	r = code == cudaSuccess ? nsv_cuda_load_kernels(err)
+				: nsv_fail(err, -ENODEV, "CUDA device %d: %s", device,
+					  cudaGetErrorString(code));
 	if (r < 0) {
 		driver_close(&cuda->driver);
 		return r;

@@ -31,7 +31,7 @@ __device__ __forceinline__ const E *key_at(const generic_args &args, const nsv_k
 	int64_t block = table[key >> args.block_shift];
 	int64_t tok = key & ((1 << args.block_shift) - 1);
 	return static_cast<const E *>(pool) + block * layout.block_stride +
-		tok * layout.tok_stride + kv_head * layout.head_stride;
+	       tok * layout.tok_stride + kv_head * layout.head_stride;
 }
 
 template <typename E>
@@ -46,7 +46,8 @@ __device__ void tile_scores(const generic_args &args, tile_smem &smem, const int
 			const E *k = key_at<E>(args, args.k_layout, args.k, table, key, kv_head);
 			float part = 0.0f;
 			for (int d = lane; d < args.head_dim; d += 32)
-				part = __fmaf_rn(smem.q[d], to_float(k[d * args.k_layout.dim_stride]), part);
+				part = __fmaf_rn(
+					smem.q[d], to_float(k[d * args.k_layout.dim_stride]), part);
 			for (int x = 16; x > 0; x /= 2)
 				part = __fadd_rn(part, __shfl_xor_sync(~0u, part, x));
 			sum = args.score(part);
@@ -95,7 +96,8 @@ __device__ void add_tile(const generic_args &args, const tile_smem &smem, const 
 		for (int i = 0; i < DIMS_THREAD; i++) {
 			int d = threadIdx.x + i * N_THREAD;
 			if (d < args.head_dim)
-				acc.o[i] = __fmaf_rn(p, to_float(v[d * args.v_layout.dim_stride]), acc.o[i]);
+				acc.o[i] = __fmaf_rn(
+					p, to_float(v[d * args.v_layout.dim_stride]), acc.o[i]);
 		}
 	}
 }

@@ -48,10 +48,10 @@ NSV_CUDA_API uint32_t nsv_cuda_n_sm(const struct nsv_cuda *cuda);
 
 /* ---- Pools: device memory whose allocation outlives the process while anyone holds `fd`. */
 struct nsv_cuda_pool {
-	void *base;      /* device */
-	size_t len;      /* bytes asked for */
-	size_t map_len;  /* bytes mapped: len rounded up to the device's granularity */
-	int fd;          /* POSIX descriptor of the allocation, owned by the pool */
+	void *base;	/* device */
+	size_t len;	/* bytes asked for */
+	size_t map_len; /* bytes mapped: len rounded up to the device's granularity */
+	int fd;		/* POSIX descriptor of the allocation, owned by the pool */
 	uint64_t handle;
 	struct nsv_cuda *cuda; /* borrowed: closed after its pools are freed */
 };
@@ -81,17 +81,17 @@ NSV_CUDA_API int nsv_cuda_copy(struct nsv_cuda *cuda, const struct nsv_cuda_pool
 
 /* ---- Paged attention. */
 struct nsv_cuda_seq {
-	int32_t row0;    /* first of its rows in q and out */
+	int32_t row0;	 /* first of its rows in q and out */
 	int32_t n_query; /* rows; may be 0 */
 	int32_t n_past;
-	int32_t table;   /* its row of `tables` */
+	int32_t table; /* its row of `tables` */
 };
 
 /* A step's sequences. The arrays are on the device, so that a captured graph replays over what
  * they hold then; the numbers bound them: replays may use fewer, never more. */
 struct nsv_cuda_batch {
 	const struct nsv_cuda_seq *seqs; /* (n_seq) */
-	const int32_t *tables;           /* (n_table, table_stride) block numbers */
+	const int32_t *tables;		 /* (n_table, table_stride) block numbers */
 	uint32_t n_seq;
 	uint32_t table_stride;
 };
@@ -104,8 +104,7 @@ struct nsv_cuda_limits {
 
 /* Which kernel serves a shape and limits. */
 enum nsv_cuda_path {
-	NSV_CUDA_PATH_DECODE,  /* tensor cores, history split over the device */
-	NSV_CUDA_PATH_PREFILL, /* tensor cores, a group of 4 warps on 64 query rows */
+	NSV_CUDA_PATH_DECODE,  /* tensor cores, history split over the device; any number of rows */
 	NSV_CUDA_PATH_GENERIC, /* any layout, any size, fp32 arithmetic */
 };
 
@@ -132,14 +131,14 @@ NSV_CUDA_API int nsv_cuda_attn_run(struct nsv_cuda_attn *attn, const struct nsv_
 
 /* ---- Write path: norm of each head (NULL: none), RoPE, K and V into their slots; q in place. */
 struct nsv_cuda_append {
-	void *q;             /* (n_row, n_head, head_dim), rows ld apart; turned in place */
-	const void *k, *v;   /* (n_row, n_kv_head, head_dim), rows ld apart */
-	size_t ld;           /* elements */
-	const float *cs;     /* (n_row, n_rot / 2, 2) cosines and sines */
+	void *q;	   /* (n_row, n_head, head_dim), rows ld apart; turned in place */
+	const void *k, *v; /* (n_row, n_kv_head, head_dim), rows ld apart */
+	size_t ld;	   /* elements */
+	const float *cs;   /* (n_row, n_rot / 2, 2) cosines and sines */
 	const float *q_norm, *k_norm; /* (head_dim) weights of the norm, or NULL */
 	float eps;
-	uint32_t n_rot;      /* 0: no RoPE */
-	bool neox;           /* pairs (i, i + n_rot/2), else (2i, 2i+1) */
+	uint32_t n_rot;	      /* 0: no RoPE */
+	bool neox;	      /* pairs (i, i + n_rot/2), else (2i, 2i+1) */
 	const int64_t *slots; /* (n_row); below 0: the row is skipped */
 	uint32_t n_row;
 };

@@ -77,8 +77,8 @@ __device__ __forceinline__ float exp2_fast(float x)
 
 /* How q.k becomes an exponent of 2. */
 struct score {
-	float scale;   /* of q.k, log2(e) included where there is no cap */
-	float cap;     /* 0: none; else the cap, log2(e) included */
+	float scale; /* of q.k, log2(e) included where there is no cap */
+	float cap;   /* 0: none; else the cap, log2(e) included */
 
 	__device__ __forceinline__ float scaled(float qk) const
 	{

@@ -32,8 +32,8 @@ static int pool_map_len(
 {
 	CUmemAllocationProp prop = pool_prop(cuda);
 	size_t unit;
-	CUresult code = cuda->driver.mem_granularity(
-		&unit, &prop, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED);
+	CUresult code =
+		cuda->driver.mem_granularity(&unit, &prop, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED);
 	if (code != CUDA_SUCCESS)
 		return fail_driver(cuda, code, "granularity of device memory", err);
 	if (len == 0 || !nsv_align_up(len, unit, ret_map_len))
@@ -82,8 +82,8 @@ int nsv_cuda_pool_new(
 	pool.handle = handle;
 	code = cuda->driver.mem_export(
 		&pool.fd, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
-	r = code == CUDA_SUCCESS ? pool_map(cuda, &pool, err) :
-		fail_driver(cuda, code, "exporting a pool", err);
+	r = code == CUDA_SUCCESS ? pool_map(cuda, &pool, err)
+				 : fail_driver(cuda, code, "exporting a pool", err);
 	if (r < 0) {
 		nsv_cuda_pool_free(&pool);
 		return r;
@@ -169,16 +169,18 @@ int nsv_cuda_copy(struct nsv_cuda *cuda, const struct nsv_cuda_pool *pool, void 
 	for (size_t i = 0; i < n_piece; i++)
 		if (!inside(pieces[i].device_off, pieces[i].len, pool->len) ||
 			!inside(pieces[i].host_off, pieces[i].len, host_len))
-			return nsv_fail(err, -EINVAL, "piece %zu of a copy lies outside its pool", i);
+			return nsv_fail(
+				err, -EINVAL, "piece %zu of a copy lies outside its pool", i);
 	for (size_t i = 0; i < n_piece;) {
 		struct nsv_cuda_piece run = pieces[i++];
 		while (i < n_piece && follows(&run, &pieces[i]))
 			run.len += pieces[i++].len;
 		char *device_at = (char *)pool->base + run.device_off;
 		char *host_at = (char *)host + run.host_off;
-		cudaError_t code = to_device ?
-			cudaMemcpyAsync(device_at, host_at, run.len, cudaMemcpyHostToDevice, stream) :
-			cudaMemcpyAsync(host_at, device_at, run.len, cudaMemcpyDeviceToHost, stream);
+		cudaError_t code = to_device ? cudaMemcpyAsync(device_at, host_at, run.len,
+						       cudaMemcpyHostToDevice, stream)
+					     : cudaMemcpyAsync(host_at, device_at, run.len,
+						       cudaMemcpyDeviceToHost, stream);
 		if (code != cudaSuccess)
 			return fail_runtime(code, "copying blocks", err);
 	}

@@ -33,7 +33,10 @@ __device__ __forceinline__ float ld_shared(uint32_t at)
 __device__ __forceinline__ float2 ld_shared2(uint32_t at)
 {
 	float2 x;
-	asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(x.x), "=f"(x.y) : "r"(at) : "memory");
+	asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];"
+		     : "=f"(x.x), "=f"(x.y)
+		     : "r"(at)
+		     : "memory");
 	return x;
 }
 
@@ -60,8 +63,8 @@ __device__ __forceinline__ void st_shared(uint32_t at, float2 x)
 __device__ __forceinline__ void st_shared(uint32_t at, float4 x)
 {
 	asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(at), "f"(x.x), "f"(x.y),
-		"f"(x.z), "f"(x.w)
-		: "memory");
+		     "f"(x.z), "f"(x.w)
+		     : "memory");
 }
 
 /* ---- mbarrier */
@@ -77,8 +80,9 @@ __device__ __forceinline__ void mbar_arrive(uint32_t bar)
 
 __device__ __forceinline__ void mbar_arrive_expect(uint32_t bar, uint32_t n_byte)
 {
-	asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(bar), "r"(n_byte)
-		     : "memory");
+	asm volatile(
+		"mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(bar), "r"(n_byte)
+		: "memory");
 }
 
 __device__ __forceinline__ void mbar_wait(uint32_t bar, uint32_t parity)
@@ -87,8 +91,8 @@ __device__ __forceinline__ void mbar_wait(uint32_t bar, uint32_t parity)
 		     "again:\n\t"
 		     "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n\t"
 		     "@!done bra again;\n\t}" ::"r"(bar),
-		"r"(parity)
-		: "memory");
+		     "r"(parity)
+		     : "memory");
 }
 
 /* Barriers initialised by one thread become visible to the copy engine. */
@@ -110,8 +114,9 @@ __device__ __forceinline__ void named_barrier(uint32_t id, uint32_t n_thread)
 /* ---- Copies */
 __device__ __forceinline__ void cp_async_16(uint32_t dst, const void *src, uint32_t n_byte)
 {
-	asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(dst), "l"(src), "r"(n_byte)
-		     : "memory");
+	asm volatile(
+		"cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(dst), "l"(src), "r"(n_byte)
+		: "memory");
 }
 
 __device__ __forceinline__ void cp_async_commit()
@@ -147,8 +152,9 @@ __device__ __forceinline__ void tma_prefetch_map(const CUtensorMap *map)
 __device__ __forceinline__ void tma_load_4d(uint32_t dst, const CUtensorMap *map, uint32_t bar,
 	int32_t dim, int32_t tok, int32_t head, int32_t block, uint64_t policy)
 {
-	asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
-		     ".L2::cache_hint [%0], [%1, {%3, %4, %5, %6}], [%2], %7;" ::"r"(dst),
+	asm volatile(
+		"cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+		".L2::cache_hint [%0], [%1, {%3, %4, %5, %6}], [%2], %7;" ::"r"(dst),
 		"l"(map), "r"(bar), "r"(dim), "r"(tok), "r"(head), "r"(block), "l"(policy)
 		: "memory");
 }
@@ -190,10 +196,11 @@ template <> struct elem<__nv_bfloat16> {
 	static __device__ __forceinline__ void mma(
 		float c[4], const uint32_t a[4], uint32_t b0, uint32_t b1)
 	{
-		asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, "
-			     "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-			     : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-			     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+		asm volatile(
+			"mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, "
+			"{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+			: "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+			: "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 	}
 
 	static __device__ __forceinline__ uint32_t pack(float lo, float hi)

@@ -21,8 +21,8 @@ struct row_shape {
 };
 
 static const row_shape heads[] = {{32, 8, 128}, {32, 8, 64}, {9, 3, 64}, {14, 2, 64}, {64, 8, 128}};
-static const uint32_t batches[][2] = {{1, 1024}, {1, 8192}, {1, 65536}, {8, 8192}, {32, 2048},
-	{128, 1024}, {256, 2048}};
+static const uint32_t batches[][2] = {
+	{1, 1024}, {1, 8192}, {1, 65536}, {8, 8192}, {32, 2048}, {128, 1024}, {256, 2048}};
 static constexpr size_t COLD = (size_t)256 << 20;
 static constexpr uint32_t BLOCK = 16;
 
@@ -86,8 +86,8 @@ static nsv_attn_shape make_shape(const row_shape &r, uint32_t n_block, bool head
 	s.n_block = n_block;
 	s.kv_dtype = NSV_BF16;
 	s.scale = 1.0f / sqrtf((float)d);
-	s.k = heads_first ? nsv_kv_layout{2 * bs * h * d, d, 2 * bs * d, 1} :
-		nsv_kv_layout{2 * bs * h * d, h * d, d, 1};
+	s.k = heads_first ? nsv_kv_layout{2 * bs * h * d, d, 2 * bs * d, 1}
+			  : nsv_kv_layout{2 * bs * h * d, h * d, d, 1};
 	s.v = s.k;
 	return s;
 }
@@ -131,28 +131,35 @@ static const __nv_bfloat16 *k_of(const rig &g, int copy)
 	return g.kv + (size_t)(copy % g.n_copy) * g.pool * 2;
 }
 
-static void time_row(nsv_cuda *cuda, arena &mem, const row_shape &r, const uint32_t b[2],
-	bool heads_first)
+static void time_row(
+	nsv_cuda *cuda, arena &mem, const row_shape &r, const uint32_t b[2], bool heads_first)
 {
 	rig g = open_rig(cuda, mem, r, b[0], b[1], heads_first);
 	size_t v_off = (size_t)BLOCK * r.head_dim * (heads_first ? 1 : r.n_kv_head);
 	double bytes = (double)g.pool * 4;
 	int n = std::max(g.n_copy, bytes < 4e9 ? 20 : 5);
-	double plan = time_us([&](int, cudaStream_t stream) {
-		nsv_err err;
-		if (nsv_cuda_attn_plan(g.attn, &g.batch, stream, &err) < 0)
-			fail(err);
-	}, 20);
-	double us = time_us([&](int i, cudaStream_t stream) {
-		nsv_err err;
-		const __nv_bfloat16 *k = k_of(g, i);
-		if (nsv_cuda_attn_run(g.attn, &g.batch, k, k + v_off, g.q, g.out, stream, &err) < 0)
-			fail(err);
-	}, n);
-	printf("{\"n_head\": %u, \"n_kv_head\": %u, \"head_dim\": %u, \"batch\": %u, \"context\": %u, "
+	double plan = time_us(
+		[&](int, cudaStream_t stream) {
+			nsv_err err;
+			if (nsv_cuda_attn_plan(g.attn, &g.batch, stream, &err) < 0)
+				fail(err);
+		},
+		20);
+	double us = time_us(
+		[&](int i, cudaStream_t stream) {
+			nsv_err err;
+			const __nv_bfloat16 *k = k_of(g, i);
+			if (nsv_cuda_attn_run(
+				    g.attn, &g.batch, k, k + v_off, g.q, g.out, stream, &err) < 0)
+				fail(err);
+		},
+		n);
+	printf("{\"n_head\": %u, \"n_kv_head\": %u, \"head_dim\": %u, \"batch\": %u, \"context\": "
+	       "%u, "
 	       "\"layout\": \"%s\", \"us\": %.2f, \"plan_us\": %.2f, \"bytes\": %.0f, "
-	       "\"gb_s\": %.0f}\n", r.n_head, r.n_kv_head, r.head_dim, b[0], b[1],
-		heads_first ? "heads" : "tokens", us, plan, bytes, bytes / us / 1e3);
+	       "\"gb_s\": %.0f}\n",
+		r.n_head, r.n_kv_head, r.head_dim, b[0], b[1], heads_first ? "heads" : "tokens", us,
+		plan, bytes, bytes / us / 1e3);
 	nsv_cuda_attn_free(g.attn);
 }
 
@@ -182,9 +189,11 @@ static void time_read(arena &mem)
 	uint4 *x = mem.take<uint4>(bytes / 16);
 	uint32_t *out = mem.take<uint32_t>(1);
 	fill_rows<<<1024, 256>>>((__nv_bfloat16 *)x, (int64_t)bytes / 2, 3, 1.0f);
-	double us = time_us([&](int, cudaStream_t stream) {
-		read_all<<<132 * 8, 512, 0, stream>>>(x, bytes / 16, out);
-	}, 3);
+	double us = time_us(
+		[&](int, cudaStream_t stream) {
+			read_all<<<132 * 8, 512, 0, stream>>>(x, bytes / 16, out);
+		},
+		3);
 	printf("{\"read\": \"8 GiB\", \"us\": %.2f, \"gb_s\": %.0f}\n", us, bytes / us / 1e3);
 }
 
@@ -202,8 +211,8 @@ int main(int argc, char **argv)
 	for (const row_shape &r : heads)
 		for (const uint32_t(&b)[2] : batches) {
 			char name[64];
-			snprintf(name, sizeof(name), "%u/%u/%u %ux%u", r.n_head, r.n_kv_head, r.head_dim,
-				b[0], b[1]);
+			snprintf(name, sizeof(name), "%u/%u/%u %ux%u", r.n_head, r.n_kv_head,
+				r.head_dim, b[0], b[1]);
 			if (!strstr(name, filter))
 				continue;
 			time_row(cuda, mem, r, b, false);

@@ -1,10 +1,10 @@
 """`make bench NAME=attention`: our decode beside FlashInfer, XQA and cuDNN, on a machine with a device.
 
-    attention.py BENCH [PEERS]    BENCH: the program of attention.cu; PEERS: a file with the peers' table,
-                                  or its script, which is then run between two runs of ours
+    attention.py OURS [PEERS [OURS AGAIN]]
 
-A row of the peers' table: `heads KV-heads dim batch context | name us GB/s | ...`. Prints ours against
-the best of them and writes build/bench/attention.json.
+OURS is the program of attention.cu or a file of its lines; PEERS the peers' script, which is run
+between two runs of ours, or a file of its table: `heads KV-heads dim batch context | name us GB/s |`.
+Prints ours against the best of them and writes build/bench/attention.json.
 """
 
 import json
@@ -19,9 +19,10 @@ KEYS = ("n_head", "n_kv_head", "head_dim", "batch", "context")
 
 def run_ours(program):
     """Rows by shape, of the faster block layout; and the read rate of the device's memory."""
-    text = program if program.endswith(".txt") else None
-    out = open(text).read() if text else subprocess.run(
-        [program], check=True, capture_output=True, text=True).stdout
+    if program.endswith(".txt"):
+        out = open(program).read()
+    else:
+        out = subprocess.run([program], check=True, capture_output=True, text=True).stdout
     rows, read = {}, 0.0
     for line in out.splitlines():
         row = json.loads(line)

@@ -73,10 +73,11 @@ static std::string describe(const test_case &t)
 	char text[256];
 	const nsv_attn_shape &s = t.shape;
 	snprintf(text, sizeof(text),
-		"%u/%u/%u type %u block %u of %u window %u cap %.0f, %zu sequences, %u rows, %u keys, "
-		"seed %llu", s.n_head, s.n_kv_head, s.head_dim, s.kv_dtype, s.block_size, s.n_block,
-		s.window, s.softcap, t.seqs.size(), t.max_query, t.max_kv,
-		(unsigned long long)t.seed);
+		"%u/%u/%u type %u block %u of %u window %u cap %.0f, %zu sequences, %u rows, %u "
+		"keys, "
+		"seed %llu",
+		s.n_head, s.n_kv_head, s.head_dim, s.kv_dtype, s.block_size, s.n_block, s.window,
+		s.softcap, t.seqs.size(), t.max_query, t.max_kv, (unsigned long long)t.seed);
 	return text;
 }
 
@@ -116,7 +117,8 @@ template <typename E> static void fill(test_case &t)
 	fill_rows<<<256, 256>>>((E *)t.q, n_q, t.seed + 7, 1.0f);
 	fill_pool<<<dim3(256, t.seqs.size()), 256>>>(v, (E *)t.k, (E *)t.v, t.seed, t.k_scale);
 	if (!t.needles.empty())
-		plant_needles<<<t.seqs.size(), 128>>>(v, (E *)t.k, (E *)t.q, t.d_needles, t.seed, 1.0f);
+		plant_needles<<<t.seqs.size(), 128>>>(
+			v, (E *)t.k, (E *)t.q, t.d_needles, t.seed, 1.0f);
 	for (size_t i = 0; i < t.seqs.size(); i++) {
 		uint32_t rows = t.seqs[i].n_query, n_kv = rows + t.seqs[i].n_past;
 		if (!rows)
@@ -174,8 +176,8 @@ static nsv_cuda_attn *make_attn(nsv_cuda *cuda, const test_case &t, const nsv_cu
 	return attn;
 }
 
-static void run(nsv_cuda_attn *attn, const test_case &t, const nsv_cuda_batch &batch,
-	cudaStream_t stream)
+static void run(
+	nsv_cuda_attn *attn, const test_case &t, const nsv_cuda_batch &batch, cudaStream_t stream)
 {
 	nsv_err err;
 	if (nsv_cuda_attn_plan(attn, &batch, stream, &err) < 0 ||
@@ -191,8 +193,7 @@ static vector<char> outputs(
 {
 	size_t mark = mem.at;
 	nsv_cuda_batch batch = {upload(seqs), t.d_tables, (uint32_t)seqs.size(), t.table_stride};
-	nsv_cuda_attn *attn =
-		make_attn(cuda, t, {(uint32_t)seqs.size(), max_query, t.max_kv});
+	nsv_cuda_attn *attn = make_attn(cuda, t, {(uint32_t)seqs.size(), max_query, t.max_kv});
 	CHECK(cudaMemset(t.out, 0xff, t.out_len));
 	run(attn, t, batch, 0);
 	vector<char> out(t.out_len);
@@ -250,8 +251,8 @@ static void check_close(nsv_cuda *cuda, test_case &t, double *ret_worst)
 	verdict(x <= 1.0, describe(t) + ": error is " + std::to_string(x) + " of its bound");
 }
 
-static bool same_rows(const test_case &t, const vector<char> &a, const vector<char> &b,
-	uint32_t row, uint32_t n)
+static bool same_rows(
+	const test_case &t, const vector<char> &a, const vector<char> &b, uint32_t row, uint32_t n)
 {
 	size_t len = (size_t)t.shape.n_head * t.shape.head_dim * t.elem;
 	return memcmp(&a[row * len], &b[row * len], n * len) == 0;
@@ -269,7 +270,8 @@ static void check_bits(nsv_cuda *cuda, test_case &t)
 	bool same = true;
 	for (int32_t i = 0; i < std::min(s.n_query, 3); i++) {
 		int32_t row = i < 2 ? (i ? s.n_query - 1 : 0) : (int32_t)below(s.n_query);
-		vector<char> one = outputs(cuda, t, {{s.row0 + row, 1, s.n_past + row, s.table}}, 1);
+		vector<char> one =
+			outputs(cuda, t, {{s.row0 + row, 1, s.n_past + row, s.table}}, 1);
 		same = same && same_rows(t, all, one, s.row0 + row, 1);
 	}
 	verdict(same, describe(t) + ": other bits one row at a time");
@@ -297,8 +299,8 @@ static void check_graph(nsv_cuda *cuda, test_case &t)
 	CHECK(cudaGraphInstantiate(&exec, graph, 0));
 	CHECK(cudaGraphLaunch(exec, stream));
 	CHECK(cudaStreamSynchronize(stream));
-	CHECK(cudaMemcpy(seqs, t.seqs.data(), t.seqs.size() * sizeof(t.seqs[0]),
-		cudaMemcpyHostToDevice));
+	CHECK(cudaMemcpy(
+		seqs, t.seqs.data(), t.seqs.size() * sizeof(t.seqs[0]), cudaMemcpyHostToDevice));
 	CHECK(cudaMemset(t.out, 0xff, t.out_len));
 	CHECK(cudaDeviceSynchronize());
 	CHECK(cudaGraphLaunch(exec, stream));
@@ -328,8 +330,8 @@ static void set_shape(test_case &t, uint32_t group, uint32_t n_kv_head, uint32_t
 	t.seed = rng();
 }
 
-static const uint32_t lengths[] = {1, 2, 15, 16, 17, 63, 64, 65, 127, 129, 1023, 1024, 1025, 3071,
-	3073, 4095, 4097};
+static const uint32_t lengths[] = {
+	1, 2, 15, 16, 17, 63, 64, 65, 127, 129, 1023, 1024, 1025, 3071, 3073, 4095, 4097};
 
 static test_case random_case(int index)
 {
@@ -339,7 +341,9 @@ static test_case random_case(int index)
 	test_case t = {};
 	uint32_t order = below(8);
 	set_shape(t, 1 + (uint32_t)index % 16, 1 + below(4), pick(dims), pick(blocks), pick(types),
-		order < 4 ? TOKENS_FIRST : order < 7 ? HEADS_FIRST : DIMS_FIRST);
+		order < 4   ? TOKENS_FIRST
+		: order < 7 ? HEADS_FIRST
+			    : DIMS_FIRST);
 	if (below(4) == 0)
 		t.shape.window = 1 + below(600);
 	if (below(6) == 0)
@@ -347,7 +351,9 @@ static test_case random_case(int index)
 	t.k_scale = below(3) ? 1.0f : 3.0f;
 	uint32_t n_seq = index % 100 == 99 ? 1 : 1 + below(6);
 	for (uint32_t i = 0; i < n_seq; i++) {
-		uint32_t n_kv = index % 100 == 99 ? 65537 : below(3) ? pick(lengths) : 1 + below(3000);
+		uint32_t n_kv = index % 100 == 99 ? 65537
+				: below(3)	  ? pick(lengths)
+						  : 1 + below(3000);
 		add_seq(t, n_kv, below(10) == 0 ? 0 : below(2) ? 1 : 1 + below(8));
 	}
 	if (t.n_row == 0)

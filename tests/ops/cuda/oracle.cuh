@@ -1,5 +1,6 @@
 /* The naive float64 oracle of paged attention, device-side filling of pools, and a bump allocator.
- * One thread a key, then one a dim: nothing shared with the kernels that it judges but the layout. */
+ * One thread a key, then one a dim: nothing shared with the kernels that it judges but the layout.
+ */
 #ifndef NSV_TESTS_OPS_CUDA_ORACLE_CUH
 #define NSV_TESTS_OPS_CUDA_ORACLE_CUH
 
@@ -10,13 +11,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#define CHECK(x) \
-	do { \
-		cudaError_t code_ = (x); \
-		if (code_ != cudaSuccess) { \
-			printf("%s:%d: %s: %s\n", __FILE__, __LINE__, #x, cudaGetErrorString(code_)); \
-			exit(2); \
-		} \
+#define CHECK(x)                                                                                   \
+	do {                                                                                       \
+		cudaError_t code_ = (x);                                                           \
+		if (code_ != cudaSuccess) {                                                        \
+			printf("%s:%d: %s: %s\n", __FILE__, __LINE__, #x,                          \
+				cudaGetErrorString(code_));                                        \
+			exit(2);                                                                   \
+		}                                                                                  \
 	} while (0)
 
 /* One allocation, handed out from the front; reset between cases. */
@@ -72,7 +74,7 @@ __device__ inline int64_t key_at(const view &v, const nsv_kv_layout &layout,
 	int64_t bs = v.shape.block_size;
 	int64_t block = v.tables[(int64_t)seq.table * v.table_stride + key / bs];
 	return block * layout.block_stride + key % bs * layout.tok_stride +
-		head * layout.head_stride + dim * layout.dim_stride;
+	       head * layout.head_stride + dim * layout.dim_stride;
 }
 
 template <typename E> __global__ void fill_rows(E *x, int64_t n, uint64_t seed, float scale)
@@ -113,7 +115,8 @@ __global__ void plant_needles(view v, E *k, E *q, const int32_t *needles, uint64
 		for (int r = 0; r < seq.n_query * (int)v.shape.n_head; r++)
 			q[((int64_t)seq.row0 * v.shape.n_head + r) * d + i] = nsv::from_float<E>(u);
 		for (int h = 0; needles[s] >= 0 && h < (int)v.shape.n_kv_head; h++)
-			k[key_at(v, v.shape.k, seq, needles[s], h, i)] = nsv::from_float<E>(far * u);
+			k[key_at(v, v.shape.k, seq, needles[s], h, i)] =
+				nsv::from_float<E>(far * u);
 	}
 }
 
@@ -135,7 +138,7 @@ __global__ void oracle_scores(
 		int kv_head = head / (v.shape.n_head / v.shape.n_kv_head);
 		for (int i = 0; i < d; i++)
 			s += (double)nsv::to_float(qr[i]) *
-				(double)nsv::to_float(k[key_at(v, v.shape.k, seq, key, kv_head, i)]);
+			     (double)nsv::to_float(k[key_at(v, v.shape.k, seq, key, kv_head, i)]);
 		s *= (double)v.shape.scale;
 		if (v.shape.softcap > 0.0f)
 			s = (double)v.shape.softcap * tanh(s / (double)v.shape.softcap);
@@ -174,8 +177,9 @@ __global__ void oracle_rows(
 		double o = 0.0;
 		for (int64_t j = 0; j < n; j++)
 			if (s[j] != 0.0)
-				o += s[j] * (double)nsv::to_float(
-						     v_pool[key_at(v, v.shape.v, seq, j, kv_head, i)]);
+				o += s[j] *
+				     (double)nsv::to_float(
+					     v_pool[key_at(v, v.shape.v, seq, j, kv_head, i)]);
 		out[((int64_t)(seq.row0 + row) * v.shape.n_head + head) * d + i] = o / sum;
 	}
 }

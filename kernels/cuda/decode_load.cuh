@@ -1,0 +1,204 @@
+/* Decode's producer: one warp that walks a run, looks blocks up and keeps the ring full.
+ *
+ * History is asked for before the launch before this one has ended; q and new keys are not. */
+#ifndef NSV_KERNELS_CUDA_DECODE_LOAD_CUH
+#define NSV_KERNELS_CUDA_DECODE_LOAD_CUH
+
+#include "kernels/cuda/decode_parts.cuh"
+
+namespace nsv
+{
+
+/* Walks the pieces of a run; the same in every lane. */
+struct run_walk {
+	piece at;
+	run_start end;
+
+	__device__ run_walk(const decode_args &args, int32_t run)
+	{
+		run_start begin = args.starts[run];
+		end = args.starts[run + 1];
+		at.seq_index = begin.seq;
+		at.seq = begin.geom;
+		at.item = begin.item;
+		at.run.begin = begin.tile;
+		set_end(args, begin);
+	}
+
+	/* `split`, `cut`: of an item that began in an earlier run. */
+	__device__ void set_end(const decode_args &args, const run_start &begin)
+	{
+		bool last = at.seq_index == end.seq && at.item == end.item;
+		at.run.end = last ? end.tile : seq_tiles(args.shape, at.seq).end;
+		at.split = last ? end.split : begin.split;
+		at.cut = last ? end.cut : begin.cut;
+	}
+
+	__device__ bool done() const
+	{
+		if (at.seq_index != end.seq)
+			return at.seq_index > end.seq;
+		return at.item != end.item ? at.item > end.item : at.run.begin >= end.tile;
+	}
+
+	__device__ void next(const decode_args &args)
+	{
+		if (++at.item == n_item(args.shape, at.seq)) {
+			at.item = 0;
+			do
+				at.seq_index++;
+			while (at.seq_index < end.seq && args.seqs[at.seq_index].n_query == 0);
+			at.seq = at.seq_index < end.seq ? args.seqs[at.seq_index] : end.geom;
+		}
+		at.run.begin = seq_tiles(args.shape, at.seq).begin;
+		set_end(args, end);
+	}
+};
+
+/* Rows of q into their buffer, zeros where there is none. */
+template <int D, int MT>
+__device__ void load_q(const decode_args &args, const piece &p, uint32_t dst, int lane)
+{
+	constexpr int pieces = D / 8;
+	const char *q = static_cast<const char *>(args.q);
+	int32_t row0 = p.item / args.shape.n_kv_head * args.shape.row_tile;
+	int32_t head0 = p.item % args.shape.n_kv_head * args.shape.group;
+	for (int i = lane; i < MT * 16 * pieces; i += 32) {
+		int32_t r = i / pieces, c = i % pieces, row = row0 + r;
+		int32_t tok = row / args.shape.group, head = head0 + row % args.shape.group;
+		bool used = tok < p.seq.n_query && c * 8 < args.head_dim;
+		int64_t off =
+			used ? ((int64_t)(p.seq.row0 + tok) * args.n_head + head) * args.head_dim +
+					c * 8
+			     : 0;
+		uint32_t at = dst + c / 8 * (MT * 16 * ROW_BYTES) + swizzle(r, c % 8);
+		cp_async_16(at, q + off * 2, used ? 16 : 0);
+	}
+}
+
+/* One lane's box of a tile: where it is, and whether anyone sees it. */
+struct box {
+	int32_t tok, dim, block;
+	uint32_t dst;
+	bool used;
+};
+
+template <int D>
+__device__ __forceinline__ box make_box(
+	const decode_args &args, const piece &p, const tile_range &keys, int32_t tile, int lane)
+{
+	constexpr int n_panel = D / PANEL_DIMS;
+	box b;
+	int32_t in_tile = lane / n_panel << args.box_shift, panel = lane % n_panel;
+	int32_t key = tile * TILE + in_tile;
+	b.used = in_tile < TILE && key < keys.end && key + (1 << args.box_shift) > keys.begin;
+	b.tok = key & ((1 << args.block_shift) - 1);
+	b.dim = panel * PANEL_DIMS;
+	b.dst = panel * PANEL_BYTES + in_tile * ROW_BYTES;
+	b.block = b.used ? __ldg(args.tables + (int64_t)p.seq.table * args.table_stride +
+				   (key >> args.block_shift))
+			 : 0;
+	return b;
+}
+
+/* The boxes of one slot, a lane each. */
+template <int D, int MT>
+__device__ __forceinline__ void load_slot(const decode_args &args, const CUtensorMap *map,
+	const layout<D, MT> &smem, ring_at &ring, const box &b, int32_t head, uint64_t policy,
+	int lane)
+{
+	mbar_wait(smem.empty(ring.i), ring.round ^ 1);
+	uint32_t n_byte = __popc(__ballot_sync(~0u, b.used)) * ROW_BYTES << args.box_shift;
+	if (lane == 0)
+		mbar_arrive_expect(smem.full(ring.i), n_byte);
+	__syncwarp();
+	if (b.used)
+		tma_load_4d(smem.slot(ring.i) + b.dst, map, smem.full(ring.i), b.dim, b.tok, head,
+			b.block, policy);
+	ring.next(config<D, MT>::n_slot);
+}
+
+template <int D, int MT> struct producer {
+	using C = config<D, MT>;
+	const decode_args &args;
+	const layout<D, MT> &smem;
+	piece *pieces;
+	ring_at ring, q_ring;
+	uint64_t policy = policy_evict_first();
+	int lane = threadIdx.x % 32;
+	bool is_ready = false; /* the launch before this one has ended */
+
+	__device__ producer(const decode_args &a, const layout<D, MT> &s, piece *p)
+	    : args(a), smem(s), pieces(p)
+	{
+	}
+
+	__device__ void wait_before()
+	{
+		if (is_ready)
+			return;
+		grid_wait();
+		grid_launch_next();
+		is_ready = true;
+	}
+
+	/* Hands a piece and its q to the consumers; with none, the end. */
+	__device__ void announce(const piece *p)
+	{
+		mbar_wait(smem.q_empty(q_ring.i), q_ring.round ^ 1);
+		if (lane == 0) {
+			if (p)
+				pieces[q_ring.i] = *p;
+			else
+				pieces[q_ring.i].item = -1;
+			mbar_arrive(smem.q_full(q_ring.i));
+		}
+		if (p)
+			load_q<D, MT>(args, *p, smem.q(q_ring.i), lane);
+		cp_async_arrive(smem.q_full(q_ring.i));
+		q_ring.next(2);
+	}
+
+	__device__ void load_piece(const piece &p)
+	{
+		const tile_range tiles = p.tiles, keys = p.keys;
+		int32_t head = p.item % args.shape.n_kv_head;
+		int32_t old = is_ready ? tiles.begin
+				       : min(min(tiles.begin + C::n_slot / 2, p.seq.n_past / TILE),
+						 tiles.end);
+		if (old <= tiles.begin) {
+			wait_before();
+			announce(&p);
+		}
+		box b = make_box<D>(args, p, keys, tiles.begin, lane);
+		for (int32_t tile = tiles.begin; tile < tiles.end; tile++) {
+			box next = make_box<D>(args, p, keys, tile + 1, lane);
+			load_slot<D, MT>(args, &args.k, smem, ring, b, head, policy, lane);
+			load_slot<D, MT>(args, &args.v, smem, ring, b, head, policy, lane);
+			b = next;
+			if (tile + 1 == old) {
+				wait_before();
+				announce(&p);
+			}
+		}
+	}
+
+	__device__ void load_run(int32_t run)
+	{
+		for (run_walk walk(args, run); !walk.done(); walk.next(args)) {
+			complete(args.shape, walk.at);
+			load_piece(walk.at);
+		}
+	}
+
+	__device__ void run()
+	{
+		load_run(blockIdx.x);
+		wait_before();
+		announce(nullptr);
+	}
+};
+
+} // namespace nsv
+
+#endif

@@ -1,0 +1,133 @@
+/* What the roles of decode share: sizes of an instantiation, places in shared memory, the pieces of
+ * work that the producer hands to the consumers. decode.cu has the whole picture. */
+#ifndef NSV_KERNELS_CUDA_DECODE_PARTS_CUH
+#define NSV_KERNELS_CUDA_DECODE_PARTS_CUH
+
+#include "kernels/cuda/decode.cuh"
+#include "kernels/cuda/ptx.cuh"
+
+namespace nsv
+{
+
+constexpr int N_WARP = 4; /* consumers */
+constexpr int N_CONSUMER = N_WARP * 32;
+constexpr int N_THREAD = N_CONSUMER + 32;
+constexpr int PANEL_DIMS = 64;
+constexpr int ROW_BYTES = 128;
+constexpr int PANEL_BYTES = TILE * ROW_BYTES;
+constexpr uint32_t CONSUMERS = 1; /* named barrier */
+constexpr int MERGE_GROUP = 6;	  /* chunks whose partials are asked for together */
+constexpr int MAX_SLOTS = 4;	  /* more in flight only crowd the second-level cache */
+
+/* What a run does to one item; what consumers need of it is worked out once, by the producer. An
+ * item below 0 ends the work. */
+struct piece {
+	nsv_cuda_seq seq;
+	int32_t seq_index, item, split, cut;
+	tile_range run;		    /* its share of the item's stretch of the line */
+	int32_t row0, n_row, head0; /* rows of the item among the sequence's (token, head) pairs */
+	tile_range line;	    /* the item's stretch */
+	tile_range tiles;	    /* those of the run that any row sees */
+	tile_range keys;	    /* that any row sees */
+	tile_range inner;	    /* tiles of which every row sees every key */
+};
+
+/* Sizes of an instantiation: D dims (padded), MT tiles of 16 rows. */
+template <int D, int MT> struct config {
+	static constexpr int n_panel = D / PANEL_DIMS;
+	static constexpr int rows = MT * 16;
+	static constexpr int slot_bytes = n_panel * PANEL_BYTES;
+	static constexpr int q_bytes = rows * D * 2;
+	static constexpr int p_bytes = rows * ROW_BYTES;
+	static constexpr int max_bytes = rows * N_WARP * 4;
+	static constexpr int per_sm = D == 256 || MT == 4 ? 1 : D == 64 && MT == 1 ? 3 : 2;
+	static constexpr int merge_bytes = 2 * MERGE_GROUP * N_CONSUMER * 16;
+	static constexpr int fixed_bytes = 2 * (q_bytes + p_bytes + max_bytes) + merge_bytes + 1024;
+	static constexpr int room = 231424 / per_sm - 1024 - 1024 - fixed_bytes;
+	static constexpr int n_slot = room / slot_bytes < MAX_SLOTS ? room / slot_bytes : MAX_SLOTS;
+	static constexpr int smem_bytes = n_slot * slot_bytes + fixed_bytes + 1024;
+	static constexpr int dims_warp = D / N_WARP;
+	static constexpr int n_frag = dims_warp / 8;
+	static constexpr bool q_in_regs = MT == 1;
+};
+
+/* Shared memory, by offset: ring, q, p, row maxima, partials in flight, barriers. */
+template <int D, int MT> struct layout {
+	using C = config<D, MT>;
+	uint32_t base;
+
+	__device__ uint32_t slot(int i) const
+	{
+		return base + i * C::slot_bytes;
+	}
+	__device__ uint32_t q(int parity) const
+	{
+		return base + C::n_slot * C::slot_bytes + parity * C::q_bytes;
+	}
+	__device__ uint32_t p(int parity) const
+	{
+		return q(2) + parity * C::p_bytes;
+	}
+	__device__ uint32_t row_max(int parity) const
+	{
+		return p(2) + parity * C::max_bytes;
+	}
+	/* Of each consumer its own places. */
+	__device__ uint32_t merge(int thread, int i) const
+	{
+		return row_max(2) + (i * N_CONSUMER + thread) * 16;
+	}
+	__device__ uint32_t full(int i) const
+	{
+		return row_max(2) + C::merge_bytes + i * 8;
+	}
+	__device__ uint32_t empty(int i) const
+	{
+		return full(C::n_slot) + i * 8;
+	}
+	__device__ uint32_t q_full(int parity) const
+	{
+		return empty(C::n_slot) + parity * 8;
+	}
+	__device__ uint32_t q_empty(int parity) const
+	{
+		return q_full(2) + parity * 8;
+	}
+};
+
+/* A place in a ring of n: which one, and the parity of its round. */
+struct ring_at {
+	int i = 0;
+	uint32_t round = 0;
+
+	__device__ __forceinline__ void next(int n)
+	{
+		if (++i == n) {
+			i = 0;
+			round ^= 1;
+		}
+	}
+};
+
+__device__ __forceinline__ uint32_t swizzle(uint32_t row, uint32_t piece16)
+{
+	return row * ROW_BYTES + ((piece16 ^ (row & 7)) << 4);
+}
+
+/* Fills in what follows from the sequence, the item and the run. */
+__device__ __forceinline__ void complete(const work_shape &shape, piece &p)
+{
+	tile_range rows = item_rows(shape, p.seq, p.item), seen = item_tiles(shape, p.seq, p.item);
+	int32_t first = p.seq.n_past + rows.begin, last = p.seq.n_past + rows.end - 1;
+	p.row0 = p.item / shape.n_kv_head * shape.row_tile;
+	p.n_row = min(shape.row_tile, p.seq.n_query * shape.group - p.row0);
+	p.head0 = p.item % shape.n_kv_head * shape.group;
+	p.line = seq_tiles(shape, p.seq);
+	p.tiles = {max(p.run.begin, seen.begin), min(p.run.end, seen.end)};
+	p.keys = {window_begin(shape, first), last + 1};
+	p.inner = {(window_begin(shape, last) + TILE - 1) / TILE, (first + 1) / TILE};
+}
+
+} // namespace nsv
+
+#endif
