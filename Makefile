@@ -122,7 +122,7 @@ check-tests: all $(TESTS) check-abi
 QUICK_TESTS = $(filter-out $(B)/tests/integration/test_model_%,$(UNIT_BIN))
 check-asan: ## the tests under AddressSanitizer and UndefinedBehaviorSanitizer
 	@$(MAKE) --no-print-directory VARIANT=asan all quick-tests
-quick-tests: all $(QUICK_TESTS) check-abi
+quick-tests: all $(QUICK_TESTS)
 	@NANOSERVE_QUICK=1 tests/tools/run-tests.sh $(QUICK_TESTS)
 
 check-tsan: ## the tests where threads meet under ThreadSanitizer

@@ -17,9 +17,13 @@ const char *nsv_test_program(const char *name)
 	ssize_t n = readlink("/proc/self/exe", path, sizeof(paths[0]) - 1);
 
 	path[n > 0 ? n : 0] = '\0';
-	char *tests = strstr(path, "/tests/");
-	if (tests)
-		snprintf(tests, (size_t)(path + sizeof(paths[0]) - tests), "/%s", name);
+	/* build/VARIANT/tests/... and build/VARIANT/bench/... */
+	char *at = strstr(path, "/tests/");
+	if (!at)
+		at = strstr(path, "/bench/");
+	if (!at)
+		return "/nonexistent"; /* never the program itself */
+	snprintf(at, (size_t)(path + sizeof(paths[0]) - at), "/%s", name);
 	return path;
 }
 

@@ -1,0 +1,28 @@
+/* A benchmark's result: a table on standard output and build/bench/NAME.json, one row a figure. */
+#ifndef NSV_TESTS_TOOLS_REPORT_H
+#define NSV_TESTS_TOOLS_REPORT_H
+
+#include "shm/base.h"
+
+struct nsv_report {
+	const char *name;
+	FILE *json;
+	int n;
+};
+
+struct nsv_figure {
+	const char *work, *unit;
+	double value;
+	double limit;      /* what the machine allows; 0: not known */
+	const char *peer;  /* NULL: none was run */
+	double peer_value; /* 0: none */
+	double target;     /* of the ratio to the peer, or of the value where there is no peer; 0: none */
+	bool less_is_more; /* a time */
+};
+
+void nsv_report_begin(struct nsv_report *r, const char *name);
+void nsv_report_add(struct nsv_report *r, const struct nsv_figure *f);
+void nsv_report_end(struct nsv_report *r);
+double nsv_median(double *v, size_t n); /* sorts v */
+
+#endif
