@@ -52,8 +52,8 @@ static int check_words(const struct nsv_params *p, struct nsv_err *err)
 	if (p->top_k < 0)
 		return nsv_fail(err, NSV_E_PARAM, "top_k is %d: it must be 0 or more", p->top_k);
 	if (p->n_branch > NSV_MAX_SLOT)
-		return nsv_fail(err, NSV_E_PARAM, "n_branch is %u: at most %u", p->n_branch,
-			NSV_MAX_SLOT);
+		return nsv_fail(
+			err, NSV_E_PARAM, "n_branch is %u: at most %u", p->n_branch, NSV_MAX_SLOT);
 	if (p->max_tokens && p->min_tokens > p->max_tokens)
 		return nsv_fail(err, NSV_E_PARAM, "min_tokens is %u, above max_tokens, %u",
 			p->min_tokens, p->max_tokens);

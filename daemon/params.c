@@ -8,7 +8,8 @@ struct cursor {
 	size_t left;
 };
 
-/* The next padded piece of `len` bytes, or NULL: not that many left, or padding that is not zero. */
+/* The next padded piece of `len` bytes, or NULL: not that many left, or padding that is not zero.
+ */
 static const unsigned char *take(struct cursor *c, size_t len)
 {
 	const unsigned char *p = c->p;
@@ -50,8 +51,8 @@ static int count_entries(struct record rec, size_t size, uint32_t n_old, const c
 	size_t n = rec.len / size;
 
 	if (n == 0 || rec.len % size)
-		return nsv_fail(err, NSV_E_PARAM, "%s of %u bytes: each takes %zu", name, rec.len,
-			size);
+		return nsv_fail(
+			err, NSV_E_PARAM, "%s of %u bytes: each takes %zu", name, rec.len, size);
 	if (n > NSV_MAX_LIST - n_old)
 		return nsv_fail(err, NSV_E_PARAM, "more than %u %s", NSV_MAX_LIST, name);
 	*ret_n = (uint32_t)n;
@@ -94,8 +95,8 @@ static int parse_biases(
 		memcpy(&b, rec.body + i * sizeof(b), sizeof(b));
 		ret = check_id(b.id, n_vocab, "biases", err);
 		if (ret == 0 && !isfinite(b.bias))
-			ret = nsv_fail(err, NSV_E_PARAM, "the bias of id %d is %g: it must be finite",
-				b.id, (double)b.bias);
+			ret = nsv_fail(err, NSV_E_PARAM,
+				"the bias of id %d is %g: it must be finite", b.id, (double)b.bias);
 		lists->bias[lists->n_bias++] = b;
 	}
 	return ret;
@@ -106,9 +107,12 @@ static int parse_body(uint32_t type, struct record rec, int32_t n_vocab, unsigne
 {
 	if (type == NSV_REC_STOP)
 		return parse_stop(rec, &w->stop, err);
-	if (type > NSV_REC_BAN || type == 0 || !(can & NSV_CAN_ADJUST))
-		return nsv_fail(err, NSV_E_UNSUPPORTED,
-			"parameter record type %u is not supported", type);
+	if (type > NSV_REC_BAN || type == 0)
+		return nsv_fail(
+			err, NSV_E_UNSUPPORTED, "parameter record type %u is not supported", type);
+	if (!(can & NSV_CAN_ADJUST))
+		return nsv_fail(err, NSV_E_UNSUPPORTED, "%s are not supported",
+			type == NSV_REC_BIAS ? "biases" : "lists of ids");
 	if (type == NSV_REC_BIAS)
 		return parse_biases(rec, n_vocab, &w->lists, err);
 	if (type == NSV_REC_ALLOW)
@@ -161,7 +165,8 @@ static int sort_biases(struct nsv_sample_lists *lists, struct nsv_err *err)
 	qsort(lists->bias, lists->n_bias, sizeof(*lists->bias), by_id);
 	for (uint32_t i = 1; i < lists->n_bias; i++)
 		if (lists->bias[i].id == lists->bias[i - 1].id)
-			return nsv_fail(err, NSV_E_PARAM, "two biases for id %d", lists->bias[i].id);
+			return nsv_fail(
+				err, NSV_E_PARAM, "two biases for id %d", lists->bias[i].id);
 	return 0;
 }
 
@@ -218,19 +223,6 @@ int nsv_wish_parse(const void *data, size_t len, int32_t n_vocab, unsigned int c
 		ret = finish_lists(&w.lists, err);
 	if (ret == 0)
 		*ret_wish = w;
-	return ret;
-}
-
-int nsv_params_parse(const void *data, size_t len, struct nsv_params *ret_params,
-	struct nsv_stop *ret_stop, struct nsv_err *err)
-{
-	struct nsv_wish w;
-	int ret = nsv_wish_parse(data, len, 0, 0, &w, err);
-
-	if (ret == 0) {
-		*ret_params = w.params;
-		*ret_stop = w.stop;
-	}
 	return ret;
 }
 

@@ -38,9 +38,6 @@ int nsv_params_check(const struct nsv_params *params, unsigned int can, struct n
  * ids lie below it. */
 int nsv_wish_parse(const void *data, size_t len, int32_t n_vocab, unsigned int can,
 	struct nsv_wish *ret_wish, struct nsv_err *err);
-/* The same for an engine that can nothing of enum nsv_can. */
-int nsv_params_parse(const void *data, size_t len, struct nsv_params *ret_params,
-	struct nsv_stop *ret_stop, struct nsv_err *err);
 /* Messages borrow their text from data. *ret_msgs is the caller's to free. */
 int nsv_messages_parse(const void *data, size_t len, struct nsv_chat_msg **ret_msgs, size_t *ret_n,
 	struct nsv_err *err);

@@ -142,8 +142,7 @@ static bool is_neutral(const struct nsv_sample_in *in)
 	       p->frequency_penalty == 0 && !has_lists(in->lists) && !too_early(in);
 }
 
-size_t nsv_sample_adjust(
-	struct nsv_sampler *s, const struct nsv_sample_in *in, const float **ret_x)
+size_t nsv_sample_adjust(struct nsv_sampler *s, const struct nsv_sample_in *in, const float **ret_x)
 {
 	const struct nsv_sample_lists *lists = in->lists;
 	size_t n = s->n_vocab;

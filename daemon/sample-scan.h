@@ -1,5 +1,5 @@
-/* Passes over a row of logits, four at a time. Each is one function of its input: no instruction set
- * changes its order of operations. x: (n), finite or -INFINITY, which no pass finds. */
+/* Passes over a row of logits, four at a time. Each is one function of its input: no instruction
+ * set changes its order of operations. x: (n), finite or -INFINITY, which no pass finds. */
 #ifndef NSV_DAEMON_SAMPLE_SCAN_H
 #define NSV_DAEMON_SAMPLE_SCAN_H
 

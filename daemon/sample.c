@@ -13,6 +13,7 @@
 
 #define GREEDY_BELOW 1e-3f
 #define BAND 9.2103403719761836 /* -ln 1e-4: the first band's width, in temperatures */
+#define SAME 1e-9		/* of ln p: no distance from the entropy */
 #define LAST_BAND 8		/* it has no lower end */
 
 /* ---- Random numbers */
@@ -216,7 +217,7 @@ static void cut_typical(struct ranking *r, float typical_p)
 
 	if (typical_p >= 1)
 		return;
-	while (a < n && weigh(r, a) > mean)
+	while (a < n && weigh(r, a) > mean + SAME)
 		a++;
 	b = a;
 	r->total = r->moment = 0;
@@ -367,17 +368,4 @@ int nsv_sample_next(struct nsv_sampler *s, const struct nsv_sample_in *in, int32
 		write_log_probs(in->logits, s->n_vocab, token, lp, n_lp);
 	*ret_token = token;
 	return 0;
-}
-
-int nsv_sample(struct nsv_sampler *s, const float *logits, const struct nsv_params *params,
-	uint64_t seed, uint32_t branch, uint64_t position, int32_t *ret_token, struct nsv_lp *lp,
-	uint32_t n_lp)
-{
-	const struct nsv_sample_in in = {.logits = logits,
-		.params = params,
-		.seed = seed,
-		.branch = branch,
-		.position = position};
-
-	return nsv_sample_next(s, &in, ret_token, lp, n_lp);
 }

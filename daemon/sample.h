@@ -17,14 +17,14 @@
  *
  * 3 and 4 see the last penalty_window tokens of prompt and output (0: all); an id outside the
  * vocabulary is passed over. 3 to 5 compute in double precision and round once, to a finite float.
- * Under NSV_PARAM_IGNORE_END end tokens are tokens like any other, so min_tokens holds back stop ids
- * only. Stop strings are text and know nothing of min_tokens.
+ * Under NSV_PARAM_IGNORE_END end tokens are tokens like any other, so min_tokens holds back stop
+ * ids only. Stop strings are text and know nothing of min_tokens.
  *
  * Ranks are by logit, equals by id. 8, 9 and 10 each keep a prefix of the ranking, 11 an interval:
- * of equal distances the likelier side first, within a side the nearer rank. p counts over what the
- * steps before kept. Weights are in double precision, but for those below 1e-4 of the best one's
- * while they only count in the sum of the whole vocabulary: there the error is below 1e-6 of their
- * own sum. u = counter-based generator (Philox 4x32-10; Salmon et al., SC 2011) keyed by seed,
+ * of equal distances the likelier side first (above the entropy by more than 1e-9), within a side
+ * the nearer rank. p counts over what the steps before kept. Weights are in double precision, but
+ * for those below 1e-4 of the best one's while they only count in the sum of the whole vocabulary:
+ * there the error is below 1e-6 of their own sum. u = counter-based generator (Philox 4x32-10; Salmon et al., SC 2011) keyed by seed,
  * counter (position, branch). So a token is a function of its input alone.
  *
  * Cost: O(n_vocab) with a small constant (vectors of four), + O(tokens in the penalties' window),
@@ -37,7 +37,7 @@
 #include "shm/base.h"
 
 #define NSV_MAX_LIST 1024u /* entries of each list below */
-#define NSV_MAX_END 64u    /* end tokens of a vocabulary */
+#define NSV_MAX_END 64u	   /* end tokens of a vocabulary */
 
 struct nsv_bias {
 	int32_t id;
@@ -89,16 +89,13 @@ int nsv_sampler_add_end(struct nsv_sampler *s, int32_t id);
  * a logit is not finite; -ENODATA: no id may come. */
 int nsv_sample_next(struct nsv_sampler *s, const struct nsv_sample_in *in, int32_t *ret_token,
 	struct nsv_lp *lp, uint32_t n_lp);
-/* The same for parameters that look at no history and name no ids. */
-int nsv_sample(struct nsv_sampler *s, const float *logits, const struct nsv_params *params,
-	uint64_t seed, uint32_t branch, uint64_t position, int32_t *ret_token, struct nsv_lp *lp,
-	uint32_t n_lp);
 /* Steps 3 to 6: *ret_x is in->logits itself where nothing changes it, else scratch that is valid
  * until the next call, -INFINITY for what may not come. Returns how many may come. */
 size_t nsv_sample_adjust(
 	struct nsv_sampler *s, const struct nsv_sample_in *in, const float **ret_x);
 
-/* Log-probabilities of one token by one row of logits: lp[0] = token, the rest as in nsv_sample_next.
+/* Log-probabilities of one token by one row of logits: lp[0] = token, the rest as in
+ * nsv_sample_next.
  *
  * The prompt's: for each prompt token after the first, in order, one such group of 1 + n_logprob,
  * taken from the row of the token before it; together they come before the first output token's

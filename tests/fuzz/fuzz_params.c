@@ -5,20 +5,40 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len);
 
+static void check_ids(const struct nsv_id_list *list)
+{
+	for (uint32_t i = 0; i < list->n; i++)
+		if (list->id[i] < 0 || list->id[i] >= 1000 ||
+			(i > 0 && list->id[i] <= list->id[i - 1]))
+			abort();
+}
+
+/* What the parser promises of what it takes. */
+static void check(const struct nsv_wish *w, size_t len)
+{
+	if ((len > 0 && w->params.len != len) || w->lists.n_bias > NSV_MAX_LIST)
+		abort();
+	check_ids(&w->lists.stop);
+	check_ids(&w->lists.allow);
+	check_ids(&w->lists.ban);
+	for (uint32_t i = 0; i < w->lists.n_bias; i++)
+		if (w->lists.bias[i].id < 0 || w->lists.bias[i].id >= 1000 ||
+			w->lists.bias[i].bias - w->lists.bias[i].bias != 0)
+			abort();
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len)
 {
 	struct nsv_chat_msg *msgs;
-	struct nsv_params params;
-	struct nsv_stop stop;
+	static struct nsv_wish wish;
 	struct nsv_err err;
 	size_t n;
 
 	if (len == 0)
 		return 0;
 	if (data[0] & 1) {
-		if (nsv_params_parse(data + 1, len - 1, &params, &stop, &err) == 0 && len > 1 &&
-			params.len != len - 1)
-			abort();
+		if (nsv_wish_parse(data + 1, len - 1, 1000, NSV_CAN_ALL, &wish, &err) == 0)
+			check(&wish, len - 1);
 	} else if (nsv_messages_parse(data + 1, len - 1, &msgs, &n, &err) == 0) {
 		volatile char sum = 0;
 		for (size_t i = 0; i < n; i++)
