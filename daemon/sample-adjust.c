@@ -52,10 +52,10 @@ static uint32_t take_count(struct nsv_sampler *s, int32_t id)
 static void penalise_repetition(struct nsv_sampler *s, const struct nsv_sample_in *in)
 {
 	double r = in->params->repetition_penalty;
-	struct span span = window(in, 0);
 
 	if (r == 1)
 		return;
+	struct span span = window(in, 0);
 	count(s, span);
 	for (size_t i = 0; i < span.n; i++)
 		if (take_count(s, span.tokens[i]) > 0) {
@@ -68,10 +68,10 @@ static void penalise_output(struct nsv_sampler *s, const struct nsv_sample_in *i
 {
 	double presence = in->params->presence_penalty;
 	double frequency = in->params->frequency_penalty;
-	struct span span = window(in, in->n_prompt);
 
 	if (presence == 0 && frequency == 0)
 		return;
+	struct span span = window(in, in->n_prompt);
 	count(s, span);
 	for (size_t i = 0; i < span.n; i++) {
 		uint32_t n = take_count(s, span.tokens[i]);

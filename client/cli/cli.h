@@ -61,17 +61,47 @@ int cli_load_messages(const struct cli *cli, const char *path, struct messages *
 
 /* sampling.c */
 
-enum { SAMPLING_FIRST = 0x1000 }; /* values of the long options below */
+/* Values of the long options below. */
+enum {
+	SAMPLING_TEMPERATURE = 0x1000,
+	SAMPLING_TOP_K,
+	SAMPLING_TOP_P,
+	SAMPLING_MIN_P,
+	SAMPLING_SEED,
+	SAMPLING_STOP,
+	SAMPLING_TYPICAL_P,
+	SAMPLING_REPETITION_PENALTY,
+	SAMPLING_PRESENCE_PENALTY,
+	SAMPLING_FREQUENCY_PENALTY,
+	SAMPLING_PENALTY_WINDOW,
+	SAMPLING_MIN_TOKENS,
+	SAMPLING_IGNORE_END,
+	SAMPLING_LOGIT_BIAS,
+	SAMPLING_ALLOW,
+	SAMPLING_BAN,
+	SAMPLING_STOP_ID,
+};
 
 #define SAMPLING_OPTIONS                                                                           \
 	{"max-tokens", required_argument, NULL, 'n'},                                              \
-		{"temperature", required_argument, NULL, SAMPLING_FIRST},                          \
-		{"top-k", required_argument, NULL, SAMPLING_FIRST + 1},                            \
-		{"top-p", required_argument, NULL, SAMPLING_FIRST + 2},                            \
-		{"min-p", required_argument, NULL, SAMPLING_FIRST + 3},                            \
-		{"seed", required_argument, NULL, SAMPLING_FIRST + 4},                             \
+		{"temperature", required_argument, NULL, SAMPLING_TEMPERATURE},                    \
+		{"top-k", required_argument, NULL, SAMPLING_TOP_K},                                \
+		{"top-p", required_argument, NULL, SAMPLING_TOP_P},                                \
+		{"min-p", required_argument, NULL, SAMPLING_MIN_P},                                \
+		{"seed", required_argument, NULL, SAMPLING_SEED},                                  \
+		{"stop", required_argument, NULL, SAMPLING_STOP},                                  \
+		{"typical-p", required_argument, NULL, SAMPLING_TYPICAL_P},                        \
+		{"repetition-penalty", required_argument, NULL, SAMPLING_REPETITION_PENALTY},      \
+		{"presence-penalty", required_argument, NULL, SAMPLING_PRESENCE_PENALTY},          \
+		{"frequency-penalty", required_argument, NULL, SAMPLING_FREQUENCY_PENALTY},        \
+		{"penalty-window", required_argument, NULL, SAMPLING_PENALTY_WINDOW},              \
+		{"min-tokens", required_argument, NULL, SAMPLING_MIN_TOKENS},                      \
+		{"ignore-end", no_argument, NULL, SAMPLING_IGNORE_END},                            \
+		{"logit-bias", required_argument, NULL, SAMPLING_LOGIT_BIAS},                      \
+		{"allow", required_argument, NULL, SAMPLING_ALLOW},                                \
+		{"ban", required_argument, NULL, SAMPLING_BAN},                                    \
 	{                                                                                          \
-		"stop", required_argument, NULL, SAMPLING_FIRST + 5                                \
+		"stop-id", required_argument, NULL, SAMPLING_STOP_ID                               \
 	}
 
 #define SAMPLING_HELP                                                                              \
@@ -81,15 +111,31 @@ enum { SAMPLING_FIRST = 0x1000 }; /* values of the long options below */
 	"      --top-p P         of the likeliest that sum up to P [1]\n"                          \
 	"      --min-p P         of those at least P times as likely as the first [0]\n"           \
 	"      --seed S          the same numbers again [drawn by the daemon]\n"                   \
-	"      --stop S          end before this text; may be repeated\n"
+	"      --stop S          end before this text; may be repeated\n"                          \
+	"      --typical-p P     of those nearest to the entropy that sum up to P [1]\n"           \
+	"      --repetition-penalty R  divides the logits of what was there [1]\n"                 \
+	"      --presence-penalty X    is taken from the logits of what came out [0]\n"            \
+	"      --frequency-penalty X   likewise, each time that it came [0]\n"                     \
+	"      --penalty-window N      last tokens that the three look at [0: all]\n"              \
+	"      --min-tokens N    no end before N tokens [0]\n"                                     \
+	"      --ignore-end      end tokens are tokens like any other\n"                           \
+	"      --logit-bias ID=X[,ID=X]...  add X to the logit of ID\n"                            \
+	"      --allow ID[,ID]...      no other ids may come\n"                                    \
+	"      --ban ID[,ID]...        these ids may not come\n"                                   \
+	"      --stop-id ID[,ID]...    these ids end the answer\n"
+
+#define SAMPLING_MAX_LIST 1024 /* as many as the daemon takes */
 
 struct sampling {
 	struct nsv_client_params params;
 	const char *stops[64];
+	int32_t stop_ids[SAMPLING_MAX_LIST], allow[SAMPLING_MAX_LIST], ban[SAMPLING_MAX_LIST];
+	struct nsv_client_bias biases[SAMPLING_MAX_LIST];
 };
 
 void sampling_init(struct sampling *s);
-/* One option of SAMPLING_OPTIONS. 0 or EXIT_USAGE: not a number. Ranges are the daemon's matter. */
+/* One option of SAMPLING_OPTIONS; s stays where sampling_init saw it. 0 or EXIT_USAGE: not a
+ * number. Ranges are the daemon's matter. */
 int sampling_option(const struct cli *cli, struct sampling *s, int option, const char *value);
 /* A whole number for a 32-bit field. 0 or EXIT_USAGE. */
 int cli_parse_u32(const struct cli *cli, const char *name, const char *text, uint32_t *ret);

@@ -12,6 +12,10 @@ void sampling_init(struct sampling *s)
 	memset(s, 0, sizeof(*s));
 	nsv_client_params_init(&s->params);
 	s->params.stop = s->stops;
+	s->params.stop_id = s->stop_ids;
+	s->params.allow = s->allow;
+	s->params.ban = s->ban;
+	s->params.bias = s->biases;
 }
 
 /* A whole number from least to most, or EXIT_USAGE. */
@@ -73,30 +77,156 @@ static int add_stop(const struct cli *cli, struct sampling *s, const char *text)
 	return 0;
 }
 
+/* The id at *text, which moves past it. */
+static int take_id(const struct cli *cli, const char *name, const char **text, int32_t *ret)
+{
+	char *end;
+
+	errno = 0;
+	long n = strtol(*text, &end, 10);
+	if (!isdigit((unsigned char)**text) || errno == ERANGE || n > INT32_MAX)
+		return cli_usage(cli, "%s: not an id: %s", name, *text);
+	*text = end;
+	*ret = (int32_t)n;
+	return 0;
+}
+
+/* A comma and more, or the end. 1: more follows. */
+static int take_comma(const struct cli *cli, const char *name, const char **text)
+{
+	if (**text == '\0')
+		return 0;
+	if (**text != ',')
+		return -cli_usage(cli, "%s: a comma is missing before %s", name, *text);
+	(*text)++;
+	return 1;
+}
+
+static int check_room(const struct cli *cli, const char *name, uint32_t n)
+{
+	return n < SAMPLING_MAX_LIST ? 0 : cli_usage(cli, "%s: more than %u", name, n);
+}
+
+static int add_ids(
+	const struct cli *cli, const char *name, const char *text, int32_t *ids, uint32_t *n)
+{
+	int more = 1;
+
+	while (more > 0) {
+		int ret = check_room(cli, name, *n);
+
+		if (ret == 0)
+			ret = take_id(cli, name, &text, &ids[*n]);
+		if (ret != 0)
+			return ret;
+		(*n)++;
+		more = take_comma(cli, name, &text);
+	}
+	return -more;
+}
+
+/* "=X" at *text. */
+static int take_bias(const struct cli *cli, const char *name, const char **text, float *ret)
+{
+	char *end;
+
+	if (**text != '=')
+		return cli_usage(cli, "%s: ID=X is wanted, not %s", name, *text);
+	*ret = strtof(*text + 1, &end);
+	if (end == *text + 1)
+		return cli_usage(cli, "%s: not a number: %s", name, *text + 1);
+	*text = end;
+	return 0;
+}
+
+static int add_biases(const struct cli *cli, struct sampling *s, const char *text)
+{
+	static const char *const name = "--logit-bias";
+	uint32_t *n = &s->params.n_bias;
+	int more = 1;
+
+	while (more > 0) {
+		int ret = check_room(cli, name, *n);
+
+		if (ret == 0)
+			ret = take_id(cli, name, &text, &s->biases[*n].id);
+		if (ret == 0)
+			ret = take_bias(cli, name, &text, &s->biases[*n].bias);
+		if (ret != 0)
+			return ret;
+		(*n)++;
+		more = take_comma(cli, name, &text);
+	}
+	return -more;
+}
+
+static int parse_top_k(const struct cli *cli, const char *text, struct nsv_client_params *p)
+{
+	int64_t n;
+	int ret = parse_int(cli, "--top-k", text, INT32_MIN, INT32_MAX, &n);
+
+	if (ret == 0)
+		p->top_k = (int32_t)n;
+	return ret;
+}
+
+/* Where the number of an option goes; NULL: it takes none. */
+static float *float_of(struct nsv_client_params *p, int option, const char **ret_name)
+{
+	const struct {
+		int option;
+		const char *name;
+		float *at;
+	} rules[] = {
+		{SAMPLING_TEMPERATURE, "--temperature", &p->temperature},
+		{SAMPLING_TOP_P, "--top-p", &p->top_p},
+		{SAMPLING_MIN_P, "--min-p", &p->min_p},
+		{SAMPLING_TYPICAL_P, "--typical-p", &p->typical_p},
+		{SAMPLING_REPETITION_PENALTY, "--repetition-penalty", &p->repetition_penalty},
+		{SAMPLING_PRESENCE_PENALTY, "--presence-penalty", &p->presence_penalty},
+		{SAMPLING_FREQUENCY_PENALTY, "--frequency-penalty", &p->frequency_penalty},
+	};
+
+	for (size_t i = 0; i < sizeof(rules) / sizeof(rules[0]); i++)
+		if (rules[i].option == option) {
+			*ret_name = rules[i].name;
+			return rules[i].at;
+		}
+	return NULL;
+}
+
 int sampling_option(const struct cli *cli, struct sampling *s, int option, const char *value)
 {
 	struct nsv_client_params *p = &s->params;
-	int64_t n;
-	int ret;
+	const char *name;
+	float *x = float_of(p, option, &name);
 
+	if (x)
+		return parse_float(cli, name, value, x);
 	switch (option) {
 	case 'n':
 		return cli_parse_u32(cli, "--max-tokens", value, &p->max_tokens);
-	case SAMPLING_FIRST:
-		return parse_float(cli, "--temperature", value, &p->temperature);
-	case SAMPLING_FIRST + 1:
-		ret = parse_int(cli, "--top-k", value, INT32_MIN, INT32_MAX, &n);
-		if (ret == 0)
-			p->top_k = (int32_t)n;
-		return ret;
-	case SAMPLING_FIRST + 2:
-		return parse_float(cli, "--top-p", value, &p->top_p);
-	case SAMPLING_FIRST + 3:
-		return parse_float(cli, "--min-p", value, &p->min_p);
-	case SAMPLING_FIRST + 4:
+	case SAMPLING_MIN_TOKENS:
+		return cli_parse_u32(cli, "--min-tokens", value, &p->min_tokens);
+	case SAMPLING_PENALTY_WINDOW:
+		return cli_parse_u32(cli, "--penalty-window", value, &p->penalty_window);
+	case SAMPLING_TOP_K:
+		return parse_top_k(cli, value, p);
+	case SAMPLING_SEED:
 		return parse_seed(cli, value, p);
-	case SAMPLING_FIRST + 5:
+	case SAMPLING_STOP:
 		return add_stop(cli, s, value);
+	case SAMPLING_IGNORE_END:
+		p->flags |= NSV_CLIENT_IGNORE_END;
+		return 0;
+	case SAMPLING_LOGIT_BIAS:
+		return add_biases(cli, s, value);
+	case SAMPLING_ALLOW:
+		return add_ids(cli, "--allow", value, s->allow, &p->n_allow);
+	case SAMPLING_BAN:
+		return add_ids(cli, "--ban", value, s->ban, &p->n_ban);
+	case SAMPLING_STOP_ID:
+		return add_ids(cli, "--stop-id", value, s->stop_ids, &p->n_stop_id);
 	default: /* getopt_long has said what is wrong */
 		return EXIT_USAGE;
 	}

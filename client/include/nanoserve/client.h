@@ -61,8 +61,18 @@ enum nsv_client_flag {
 	NSV_CLIENT_PROMPT_LOGPROBS = 32,
 };
 
+struct nsv_client_bias {
+	int32_t id;
+	float bias; /* is added to the logit */
+};
+
 /* Sampling and limits; nsv_client_params_init sets the neutral values in brackets: greedy, up to
- * the end of the context. The daemon checks the ranges and says which parameter is wrong. */
+ * the end of the context. The daemon checks the ranges and says which parameter is wrong. The
+ * structure grows at its end: `size` tells which one the caller was compiled with.
+ *
+ * Order: repetition penalty (ids of prompt and output), presence and frequency penalty (ids of the
+ * output), biases, allowed and banned ids, temperature, top-k, min-p, top-p, typical-p. The
+ * log-probabilities are those of the model, before all of it. */
 struct nsv_client_params {
 	uint32_t size;
 	uint32_t flags; /* enum nsv_client_flag [0] */
@@ -75,13 +85,19 @@ struct nsv_client_params {
 	float repetition_penalty; /* [1] */
 	float presence_penalty;	  /* [0] */
 	float frequency_penalty;  /* [0] */
-	uint32_t penalty_window;  /* [0] */
+	uint32_t penalty_window;  /* [0] last tokens that the penalties see; 0: all */
 	uint32_t max_tokens;	  /* [0] 0: up to the context's end */
-	uint32_t min_tokens;	  /* [0] */
+	uint32_t min_tokens;	  /* [0] no end token and no stop id before */
 	uint32_t n_logprob;	  /* [0] alternatives a step */
 	int32_t priority;	  /* [0] */
 	uint32_t n_stop;	  /* [0] */
 	const char *const *stop;  /* (n_stop) strings that end the text */
+	/* Single ids [none], at most 1,024 of each kind; all parameters take 8 KiB at most. */
+	const int32_t *stop_id;		    /* (n_stop_id) end the output like an end token */
+	const int32_t *allow;		    /* (n_allow) if any: no others may come */
+	const int32_t *ban;		    /* (n_ban) may not come */
+	const struct nsv_client_bias *bias; /* (n_bias) each id once */
+	uint32_t n_stop_id, n_allow, n_ban, n_bias;
 };
 
 enum nsv_client_role {

@@ -95,6 +95,46 @@ static void test_params(void **state)
 	assert_int_equal(nsv_params_len(&p, &len, &err), -EINVAL);
 }
 
+/* Four records after the parameters, in the order of their numbers on the wire's page. */
+static void test_lists(void **state)
+{
+	const int32_t stop[] = {7, 8, 9}, allow[] = {1}, ban[] = {2, 3};
+	const struct nsv_client_bias bias[] = {{5, 1.5f}};
+	const uint32_t want[] = {
+		NSV_REC_STOP_IDS, 12, NSV_REC_ALLOW, 4, NSV_REC_BAN, 8, NSV_REC_BIAS, 8};
+	struct nsv_client_params p, own;
+	unsigned char out[256];
+	struct nsv_err err;
+	size_t len = 0, at = sizeof(struct nsv_params);
+
+	(void)state;
+	nsv_client_params_init(&p);
+	p.stop_id = stop, p.n_stop_id = 3;
+	p.allow = allow, p.n_allow = 1;
+	p.ban = ban, p.n_ban = 2;
+	p.bias = bias, p.n_bias = 1;
+	assert_int_equal(nsv_params_len(&p, &len, &err), 0);
+	assert_int_equal(len, 128 + 24 + 16 + 16 + 16);
+	memset(out, 0xee, sizeof(out));
+	nsv_params_write(&p, len, out);
+	assert_int_equal(out[len], 0xee);
+	for (int i = 0; i < 4; i++) {
+		assert_memory_equal(out + at, want + 2 * i, 8);
+		at += 8 + (want[2 * i + 1] + 7u) / 8 * 8;
+	}
+	assert_memory_equal(out + 136, stop, sizeof(stop));
+	assert_memory_equal(out + len - 8, bias, sizeof(bias));
+	p.n_bias = UINT32_MAX;
+	assert_int_equal(nsv_params_len(&p, &len, &err), -EINVAL);
+	/* The structure of before: what lies behind it is not read. */
+	p.size = offsetof(struct nsv_client_params, stop_id);
+	assert_int_equal(nsv_params_import(&p, &own, &err), 0);
+	assert_int_equal(own.n_stop_id + own.n_allow + own.n_ban + own.n_bias, 0);
+	assert_int_equal(own.size, sizeof(own));
+	p.size++;
+	assert_int_equal(nsv_params_import(&p, &own, &err), -EINVAL);
+}
+
 static void test_spin(void **state)
 {
 	struct nsv_spin s;
@@ -119,6 +159,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_arena),
 		cmocka_unit_test(test_params),
+		cmocka_unit_test(test_lists),
 		cmocka_unit_test(test_spin),
 	};
 	unsigned int seed = (unsigned int)time(NULL);
