@@ -21,7 +21,7 @@
 #define N_TOKEN 8192
 #define N_TOP 5
 #define LONG_PROMPT 4096 /* tokens, from which on a case is for $NANOSERVE_LONG */
-#define FEW_STEPS 12	 /* of the slow backends, without it */
+#define FEW_STEPS 20	 /* of the slow backends, without it */
 
 static const struct model {
 	const char *file;
