@@ -196,7 +196,9 @@ static size_t naive(const struct vocab *v, struct piece *pieces, size_t n)
 		}
 		if (best == n)
 			return n;
-		strncat(pieces[best].text, pieces[best + 1].text, 90);
+		snprintf(both.text, sizeof(both.text), "%.90s%.90s", pieces[best].text,
+			pieces[best + 1].text);
+		pieces[best] = both;
 		memmove(pieces + best + 1, pieces + best + 2, (n - best - 2) * sizeof(*pieces));
 		n--;
 	}
