@@ -7,6 +7,8 @@
 
 #include "shm/version.h"
 
+#define MAX_FILE_LEN (1u << 20)
+
 enum key_type { KEY_STR, KEY_U32, KEY_BOOL };
 
 struct key {
@@ -148,28 +150,34 @@ int nsv_config_parse(struct nsv_config *c, const char *text, size_t len, struct 
 	return ret;
 }
 
-static int parse_file(struct nsv_config *c, const char *path, struct nsv_err *err)
+/* The whole of a file; -EFBIG: it is longer than `cap` - 1 bytes. */
+static int read_file(const char *path, char *buf, size_t cap, size_t *ret_len)
 {
-	enum { MAX_LEN = 1 << 20 };
-	nsv_autofree char *text = malloc(MAX_LEN);
 	FILE *f = fopen(path, "re");
 
-	if (!f || !text) {
-		int e = errno;
-		if (f)
-			fclose(f);
-		return nsv_fail(err, -e, "config %s: %s", path, strerror(e));
-	}
-	size_t len = fread(text, 1, MAX_LEN, f);
-	bool bad = ferror(f) || len == MAX_LEN;
+	if (!f)
+		return -errno;
+	size_t len = fread(buf, 1, cap, f);
+	int ret = ferror(f) ? -EIO : len == cap ? -EFBIG : 0;
 	fclose(f);
-	if (bad)
-		return nsv_fail(err, -EINVAL, "config %s: unreadable, or longer than 1 MiB", path);
-	struct nsv_err why;
-	int ret = nsv_config_parse(c, text, len, &why);
+	if (ret == 0)
+		*ret_len = len;
+	return ret;
+}
+
+static int parse_file(struct nsv_config *c, const char *path, struct nsv_err *err)
+{
+	char *text = malloc(MAX_FILE_LEN);
+	struct nsv_err why = {"out of memory"};
+	size_t len;
+	int ret = text ? read_file(path, text, MAX_FILE_LEN, &len) : -ENOMEM;
+
 	if (ret < 0)
-		return nsv_fail(err, ret, "config %s: %s", path, why.text);
-	return 0;
+		nsv_fail(err, ret, "config %s: %s", path, strerror(-ret));
+	else if ((ret = nsv_config_parse(c, text, len, &why)) < 0)
+		nsv_fail(err, ret, "config %s: %s", path, why.text);
+	free(text);
+	return ret;
 }
 
 static int set_option(struct nsv_config *c, const struct key *k, const char *text,
