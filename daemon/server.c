@@ -104,7 +104,7 @@ int nsv_server_block_signals(void)
 
 static void on_signal(struct nsv_source *src, enum nsv_event event, int res, const void *data)
 {
-	struct nsv_server *s = (struct nsv_server *)((char *)src - offsetof(struct nsv_server, signal_src));
+	struct nsv_server *s = NSV_CONTAINER_OF(src, struct nsv_server, signal_src);
 	struct signalfd_siginfo info;
 	(void)event, (void)res, (void)data;
 
@@ -122,7 +122,7 @@ static void on_signal(struct nsv_source *src, enum nsv_event event, int res, con
 
 static void on_accept(struct nsv_source *src, enum nsv_event event, int res, const void *data)
 {
-	struct nsv_server *s = (struct nsv_server *)((char *)src - offsetof(struct nsv_server, listen_src));
+	struct nsv_server *s = NSV_CONTAINER_OF(src, struct nsv_server, listen_src);
 	(void)data;
 
 	if (event == NSV_EV_ENDED) { /* no descriptors or memory: try again soon, not at once */
@@ -141,7 +141,7 @@ static void on_accept(struct nsv_source *src, enum nsv_event event, int res, con
 
 static void on_accept_timer(struct nsv_source *src, enum nsv_event event, int res, const void *data)
 {
-	struct nsv_server *s = (struct nsv_server *)((char *)src - offsetof(struct nsv_server, accept_timer));
+	struct nsv_server *s = NSV_CONTAINER_OF(src, struct nsv_server, accept_timer);
 	(void)res, (void)data;
 
 	if (event == NSV_EV_TIME)
@@ -151,7 +151,7 @@ static void on_accept_timer(struct nsv_source *src, enum nsv_event event, int re
 /* Closes connections that never said hello; sleeps for good once none is left. */
 static void on_hello_timer(struct nsv_source *src, enum nsv_event event, int res, const void *data)
 {
-	struct nsv_server *s = (struct nsv_server *)((char *)src - offsetof(struct nsv_server, hello_timer));
+	struct nsv_server *s = NSV_CONTAINER_OF(src, struct nsv_server, hello_timer);
 	uint64_t now = nsv_now_ns();
 	(void)res, (void)data;
 
@@ -209,7 +209,7 @@ static void handle_all(struct nsv_server *s)
 
 static void on_inbox(struct nsv_source *src, enum nsv_event event, int res, const void *data)
 {
-	struct nsv_server *s = (struct nsv_server *)((char *)src - offsetof(struct nsv_server, inbox_src));
+	struct nsv_server *s = NSV_CONTAINER_OF(src, struct nsv_server, inbox_src);
 	uint64_t n;
 	(void)event, (void)res, (void)data;
 

@@ -183,8 +183,7 @@ void nsv_session_drop(struct nsv_session *se, const char *why)
 
 void nsv_session_closed(struct nsv_session_close *close)
 {
-	struct nsv_session *se =
-		(struct nsv_session *)((char *)close - offsetof(struct nsv_session, close));
+	struct nsv_session *se = NSV_CONTAINER_OF(close, struct nsv_session, close);
 
 	se->engine_gone = true;
 	free_if_unused(se);

@@ -16,6 +16,8 @@
 #include <unistd.h>
 
 #define NSV_ARRAY_LEN(a) (sizeof(a) / sizeof((a)[0]))
+/* The structure that a member lies in. */
+#define NSV_CONTAINER_OF(p, type, member) ((type *)((char *)(p) - offsetof(type, member)))
 #define NSV_CACHE_LINE 64
 #define NSV_PAGE 4096
 
