@@ -11,6 +11,7 @@
 #include "daemon/notify.h"
 
 #define BLOCK_SIZE 16
+#define MAX_SESSIONS 4096  /* records of the session table */
 #define MAX_PIECE_LEN 4096 /* bytes of a token; a vocabulary with a longer one is refused */
 
 /* ---- Sizes */
@@ -143,7 +144,7 @@ static int make_tree(struct nsv_engine *e, struct nsv_err *err)
 static int make_seqs(struct nsv_engine *e, struct nsv_err *err)
 {
 	uint32_t n_ctx = e->info.desc->n_ctx;
-	struct nsv_seqs_geom geom = {.n_session = 4096,
+	struct nsv_seqs_geom geom = {.n_session = MAX_SESSIONS,
 		.n_seq = e->max_requests,
 		.n_token = n_ctx,
 		.n_block = nsv_blocks_for(n_ctx, BLOCK_SIZE)};
@@ -326,10 +327,7 @@ static void close_session(struct nsv_engine *e, struct nsv_session_close *close)
 			nsv_engine_release(e, job, close);
 		}
 	}
-	if (--close->n_left == 0) {
-		close->msg.kind = NSV_MSG_CLOSED;
-		nsv_mailbox_put(e->outbox, &close->msg);
-	}
+	nsv_engine_left(e, close);
 }
 
 static void cancel(struct nsv_engine *e, struct nsv_job *job)
@@ -340,20 +338,18 @@ static void cancel(struct nsv_engine *e, struct nsv_job *job)
 
 static void handle(struct nsv_engine *e, struct nsv_msg *msg)
 {
-	struct nsv_job *job = ((struct nsv_job_msg *)msg)->job; /* where it is one */
-
 	switch (msg->kind) {
 	case NSV_MSG_SUBMIT:
-		nsv_engine_accept(e, job);
+		nsv_engine_accept(e, nsv_job_of(msg));
 		break;
 	case NSV_MSG_CANCEL:
-		cancel(e, job);
+		cancel(e, nsv_job_of(msg));
 		break;
 	case NSV_MSG_RELEASE:
-		nsv_engine_release(e, job, NULL);
+		nsv_engine_release(e, nsv_job_of(msg), NULL);
 		break;
 	case NSV_MSG_CLOSE:
-		close_session(e, (struct nsv_session_close *)msg);
+		close_session(e, NSV_CONTAINER_OF(msg, struct nsv_session_close, msg));
 		break;
 	case NSV_MSG_NUDGE:
 		__atomic_store_n(&e->nudged, 0, __ATOMIC_RELEASE);
@@ -382,7 +378,6 @@ static void audit(struct nsv_engine *e, bool loud)
 
 	if (ret == 0 && loud && e->sched.tree)
 		ret = nsv_prefix_tree_audit(e->sched.tree, &err);
-
 	nsv_stat_add(&e->stats.n_audit, 1);
 	if (ret < 0) {
 		nsv_stat_add(&e->stats.n_audit_bad, 1);

@@ -77,10 +77,12 @@ void nsv_engine_finish(struct nsv_engine *e, struct nsv_job *job, enum nsv_finis
  * is told. close NULL: the client acknowledged its end. */
 void nsv_engine_release(
 	struct nsv_engine *e, struct nsv_job *job, struct nsv_session_close *close);
+/* One thing less refers to a session that closes; after the last one the io thread is told. */
+void nsv_engine_left(struct nsv_engine *e, struct nsv_session_close *close);
 /* A step with rows of it has come back. */
 void nsv_engine_returned(struct nsv_engine *e, struct nsv_job *job);
 /* Its logs and slot record are told to the client: publish, one event at most, bell. */
-void nsv_engine_tell(struct nsv_engine *e, struct nsv_job *job, enum nsv_cqe_kind kind);
+void nsv_engine_tell(struct nsv_job *job, enum nsv_cqe_kind kind);
 /* Commits what the scheduler knows of it. */
 void nsv_engine_commit(struct nsv_engine *e, const struct nsv_job *job, enum nsv_seq_state state);
 

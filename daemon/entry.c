@@ -320,7 +320,7 @@ void nsv_session_drop_prompts(struct nsv_session *se)
 	struct nsv_msg **p = &se->user->prompts;
 
 	while (*p) {
-		if (((struct nsv_job_msg *)*p)->job->session == se) {
+		if (nsv_job_of(*p)->session == se) {
 			*p = (*p)->next;
 			se->n_preparing--;
 		} else {

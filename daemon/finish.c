@@ -29,9 +29,8 @@ static void post_event(struct nsv_job *job, enum nsv_cqe_kind kind, enum nsv_cod
 	job->gen.event_sent = nsv_cq_post(ring, &cqe) == 0;
 }
 
-void nsv_engine_tell(struct nsv_engine *e, struct nsv_job *job, enum nsv_cqe_kind kind)
+void nsv_engine_tell(struct nsv_job *job, enum nsv_cqe_kind kind)
 {
-	(void)e;
 	nsv_sink_publish(&job->sink);
 	/* An event that the client has not taken yet will make it look at the slot: no second one. */
 	if (kind != NSV_CQE_TOKENS || !job->gen.event_sent ||
@@ -101,7 +100,7 @@ void nsv_engine_accept(struct nsv_engine *e, struct nsv_job *job)
 
 	nsv_sink_begin(&job->sink, job->ch, job->slot, job->id);
 	nsv_sink_state(&job->sink, NSV_SLOT_QUEUED);
-	nsv_engine_tell(e, job, NSV_CQE_ACCEPTED);
+	nsv_engine_tell(job, NSV_CQE_ACCEPTED);
 	nsv_stat_add(&e->stats.n_accepted, 1);
 	nsv_mailbox_put(e->outbox, &job->answer.msg);
 }
@@ -153,6 +152,14 @@ void nsv_engine_finish(struct nsv_engine *e, struct nsv_job *job, enum nsv_finis
 	nsv_mailbox_put(e->outbox, &job->end.msg);
 }
 
+void nsv_engine_left(struct nsv_engine *e, struct nsv_session_close *close)
+{
+	if (--close->n_left > 0)
+		return;
+	close->msg.kind = NSV_MSG_CLOSED;
+	nsv_mailbox_put(e->outbox, &close->msg);
+}
+
 static void forget(struct nsv_engine *e, struct nsv_job *job)
 {
 	struct nsv_session_close *close = job->gen.close;
@@ -164,9 +171,8 @@ static void forget(struct nsv_engine *e, struct nsv_job *job)
 	if (!close) {
 		job->release.msg.kind = NSV_MSG_RELEASED;
 		nsv_mailbox_put(e->outbox, &job->release.msg);
-	} else if (--close->n_left == 0) {
-		close->msg.kind = NSV_MSG_CLOSED;
-		nsv_mailbox_put(e->outbox, &close->msg);
+	} else {
+		nsv_engine_left(e, close);
 	}
 }
 

@@ -77,6 +77,12 @@ struct nsv_job {
 	} gen;
 };
 
+/* The request that a message is about; `msg` is one of a request's own. */
+static inline struct nsv_job *nsv_job_of(struct nsv_msg *msg)
+{
+	return NSV_CONTAINER_OF(msg, struct nsv_job_msg, msg)->job;
+}
+
 void nsv_job_init_msgs(struct nsv_job *job);
 void nsv_job_free(struct nsv_job *job); /* NULL is fine */
 /* Parses and tokenizes what was copied: pure but for the request; any thread. Leaves job->code. */

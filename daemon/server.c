@@ -171,23 +171,21 @@ static void on_hello_timer(struct nsv_source *src, enum nsv_event event, int res
 
 static void handle(struct nsv_server *s, struct nsv_msg *msg)
 {
-	struct nsv_job *job = ((struct nsv_job_msg *)msg)->job; /* where it is one */
-
 	switch (msg->kind) {
 	case NSV_MSG_PREPARED:
-		nsv_session_prepared(job);
+		nsv_session_prepared(nsv_job_of(msg));
 		break;
 	case NSV_MSG_ACCEPTED:
-		nsv_session_accepted(job);
+		nsv_session_accepted(nsv_job_of(msg));
 		break;
 	case NSV_MSG_ENDED:
-		nsv_session_ended(job);
+		nsv_session_ended(nsv_job_of(msg));
 		break;
 	case NSV_MSG_RELEASED:
-		nsv_session_released(job);
+		nsv_session_released(nsv_job_of(msg));
 		break;
 	case NSV_MSG_CLOSED:
-		nsv_session_closed((struct nsv_session_close *)msg);
+		nsv_session_closed(NSV_CONTAINER_OF(msg, struct nsv_session_close, msg));
 		break;
 	case NSV_MSG_FAILED:
 		s->stopping = true;

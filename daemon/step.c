@@ -30,7 +30,7 @@ static void pause_or_resume(struct nsv_engine *e, struct nsv_job *job)
 			return;
 		}
 		nsv_sink_state(&job->sink, NSV_SLOT_PAUSED);
-		nsv_engine_tell(e, job, NSV_CQE_TOKENS);
+		nsv_engine_tell(job, NSV_CQE_TOKENS);
 	} else {
 		nsv_sink_stalled(&job->sink, false);
 		nsv_sink_state(&job->sink, NSV_SLOT_RUNNING);
@@ -173,7 +173,7 @@ static void end_or_go_on(struct nsv_engine *e, struct nsv_job *job, int32_t toke
 	else if (job->gen.n_prompt + job->gen.n_output >= job->gen.max_token)
 		nsv_engine_finish(e, job, NSV_FINISH_LENGTH, NSV_E_OK, NULL);
 	else
-		nsv_engine_tell(e, job, NSV_CQE_TOKENS);
+		nsv_engine_tell(job, NSV_CQE_TOKENS);
 }
 
 /* Commit, then logs, then the client: a crash between any two loses nothing. */

@@ -6,7 +6,7 @@ static bool work(struct nsv_worker *w, struct nsv_msg *msg)
 {
 	if (msg->kind == NSV_MSG_STOP)
 		return false;
-	nsv_job_prepare(((struct nsv_job_msg *)msg)->job, w->tok);
+	nsv_job_prepare(nsv_job_of(msg), w->tok);
 	msg->kind = NSV_MSG_PREPARED;
 	nsv_mailbox_put(w->outbox, msg);
 	return true;
