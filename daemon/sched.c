@@ -134,11 +134,6 @@ static void release(struct nsv_sched *s, struct nsv_sched_seq *q)
 	s->n_change++;
 }
 
-bool nsv_sched_fits(const struct nsv_sched *s, uint64_t n_token)
-{
-	return nsv_blocks_for(n_token, s->block_size) <= s->alloc->n_block;
-}
-
 void nsv_sched_remove(struct nsv_sched *s, uint32_t seq)
 {
 	struct nsv_sched_seq *q = &s->seqs[seq];
@@ -493,7 +488,8 @@ int nsv_sched_audit(const struct nsv_sched *s, struct nsv_err *err)
 {
 	nsv_autofree uint32_t *held = calloc(s->alloc->n_block, sizeof(*held));
 	uint32_t n_listed = 0;
-	int ret = held ? nsv_block_audit(s->alloc, err) : -ENOMEM;
+	int ret = held ? nsv_block_audit(s->alloc, err)
+		       : nsv_fail(err, -ENOMEM, "no memory for the audit");
 
 	if (ret == 0)
 		ret = audit_list(s, s->run, s->n_run, NSV_SCHED_RUNNING, err);

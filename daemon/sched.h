@@ -120,10 +120,8 @@ void nsv_sched_deinit(struct nsv_sched *s);
 int nsv_step_plan_init(struct nsv_step_plan *p, uint32_t n_cap);
 void nsv_step_plan_deinit(struct nsv_step_plan *p);
 
-/* It must be able to fit: nsv_sched_fits. */
+/* Its tokens at the latest end, but the last, must fit the pool: else it would wait for ever. */
 void nsv_sched_add(struct nsv_sched *s, uint32_t seq, const struct nsv_sched_new *n);
-/* Can a sequence of this many tokens ever fit the pool? */
-bool nsv_sched_fits(const struct nsv_sched *s, uint64_t n_token);
 /* It has ended: blocks go back. */
 void nsv_sched_remove(struct nsv_sched *s, uint32_t seq);
 void nsv_sched_pause(struct nsv_sched *s, uint32_t seq, bool paused);
@@ -137,7 +135,7 @@ void nsv_sched_known(struct nsv_sched *s, uint32_t seq);
 void nsv_sched_copied(struct nsv_sched *s, const struct nsv_step_plan *plan);
 /* Makes the next step's plan and marks its rows as computed; n_item 0: nothing can run. */
 void nsv_sched_plan(struct nsv_sched *s, struct nsv_step_plan *plan);
-/* The invariants: 0, or -EUCLEAN and a sentence. O(blocks + tables). */
+/* The invariants: 0, or -EUCLEAN (-ENOMEM: not looked at) and a sentence. O(blocks + tables). */
 int nsv_sched_audit(const struct nsv_sched *s, struct nsv_err *err);
 
 #endif

@@ -395,7 +395,7 @@ static void random_event(struct bench *b, struct soak *k)
 	if (!k->end[seq]) {
 		uint32_t n_prompt = 1 + rnd(40);
 		uint32_t end = n_prompt + 1 + rnd(30);
-		if (!nsv_sched_fits(&b->sched, end))
+		if (nsv_blocks_for(end, b->sched.block_size) > b->sched.alloc->n_block)
 			return;
 		k->end[seq] = end;
 		max_token[seq] = end;
