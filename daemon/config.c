@@ -169,7 +169,7 @@ static int parse_file(struct nsv_config *c, const char *path, struct nsv_err *er
 {
 	char *text = malloc(MAX_FILE_LEN);
 	struct nsv_err why = {"out of memory"};
-	size_t len;
+	size_t len = 0;
 	int ret = text ? read_file(path, text, MAX_FILE_LEN, &len) : -ENOMEM;
 
 	if (ret < 0)

@@ -3,7 +3,7 @@
  * A source is one armed multishot operation on one descriptor (or a timer). It is the caller's
  * storage and must stay until its NSV_EV_GONE, which follows nsv_source_cancel once the kernel has
  * let go of it. A multishot that the kernel ends (completion-queue pressure, no buffers) is armed
- * again here, and its owner is called as if something had come, so that it looks.
+ * again here: what came meanwhile waits in the descriptor, and completes at once.
  *
  * The ring is created disabled and restricted to the operations used before it is enabled: seccomp
  * does not see what goes through a ring. One thread, the io thread, for everything. */

@@ -13,11 +13,6 @@ void nsv_notify_ready(const char *status)
 	sd_notifyf(0, "READY=1\nSTATUS=%s", status);
 }
 
-void nsv_notify_status(const char *status)
-{
-	sd_notifyf(0, "STATUS=%s", status);
-}
-
 void nsv_notify_stopping(void)
 {
 	sd_notify(0, "STOPPING=1\nSTATUS=stopping");
