@@ -1,3 +1,4 @@
+/* Two lists of idle blocks, linked through arrays. */
 #include "cache/evict.h"
 
 #define END (-1)

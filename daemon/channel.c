@@ -1,3 +1,4 @@
+/* The daemon's side of a session's rings and logs; ring.h has the barriers. */
 #include "daemon/channel.h"
 
 #include <string.h>

@@ -1,3 +1,4 @@
+/* Options and configuration file, both by one table of keys. */
 #include "daemon/config.h"
 
 #include <getopt.h>

@@ -1,3 +1,4 @@
+/* The engine's life: sizes, memory, the thread and its messages. */
 #include "daemon/engine.h"
 
 #include <math.h>

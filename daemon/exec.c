@@ -1,3 +1,4 @@
+/* Steps computed on the CPU, by whoever submits them. */
 #include "daemon/exec.h"
 
 #include <string.h>

@@ -1,3 +1,4 @@
+/* What an entry asks for: parameters parsed, text to ids, ids to text. */
 #include "daemon/job.h"
 
 #include <string.h>

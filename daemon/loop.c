@@ -1,3 +1,4 @@
+/* One io_uring: set up, restricted, armed, and its completions handed out. */
 #include "daemon/loop.h"
 
 #include <liburing.h>

@@ -1,3 +1,4 @@
+/* A list under a mutex; its reader sleeps on a condition or on an eventfd. */
 #include "daemon/mailbox.h"
 
 #include <sys/eventfd.h>

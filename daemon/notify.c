@@ -1,3 +1,4 @@
+/* sd-daemon, in one place. */
 #include "daemon/notify.h"
 
 #include <sys/socket.h>

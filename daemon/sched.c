@@ -1,3 +1,4 @@
+/* Turns, admission, rows, preemption, and the audit of all that. */
 #include "daemon/sched.h"
 
 #include <string.h>

@@ -1,3 +1,4 @@
+/* Sizes, addresses and commits of the sequence table. */
 #include "daemon/seqs.h"
 
 #include <string.h>

@@ -1,3 +1,4 @@
+/* The io thread: what it waits for and what it does then. */
 #include "daemon/server.h"
 
 #include <signal.h>

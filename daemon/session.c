@@ -1,3 +1,4 @@
+/* A session from hello to its end, and the visits that look at its memory. */
 #include "daemon/session.h"
 
 #include <string.h>

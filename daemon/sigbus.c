@@ -1,3 +1,4 @@
+/* A table of ranges, read by the signal handler: places are reused, never moved. */
 #include "daemon/sigbus.h"
 
 #include <signal.h>

@@ -1,3 +1,4 @@
+/* The state as JSON: who may see what is decided here. */
 #include "daemon/status.h"
 
 #include <jansson.h>

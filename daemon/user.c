@@ -1,3 +1,4 @@
+/* A list of users: there are few, and a session keeps its own at hand. */
 #include "daemon/user.h"
 
 #include "shm/abi.h"

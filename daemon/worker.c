@@ -1,3 +1,4 @@
+/* One message at a time, in the order of their coming. */
 #include "daemon/worker.h"
 
 #include <sys/prctl.h>

@@ -1,3 +1,4 @@
+/* memfds: made, sealed, mapped, checked. */
 #include "shm/region.h"
 
 #include <fcntl.h>

@@ -1,3 +1,4 @@
+/* Hello and welcome: made, sent, received, checked; descriptors beside them. */
 #include "shm/wire.h"
 
 #include <string.h>

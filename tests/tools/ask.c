@@ -1,3 +1,4 @@
+/* Requests through the client library, waited for. */
 #include "tests/tools/ask.h"
 
 #include <jansson.h>

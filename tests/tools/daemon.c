@@ -1,3 +1,4 @@
+/* Daemons and programs as child processes. */
 #include "tests/tools/daemon.h"
 
 #include <fcntl.h>

@@ -1,3 +1,4 @@
+/* GGUF files made in memory, sound or broken on purpose. */
 #include "tests/tools/gguf_write.h"
 
 #include <string.h>

@@ -1,3 +1,4 @@
+/* The wire by hand. */
 #include "tests/tools/raw.h"
 
 #include <poll.h>

@@ -1,3 +1,4 @@
+/* Shape and seed of the tiny model. */
 #include "tests/tools/tiny.h"
 
 #include "tests/tools/gguf_write.h"
