@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "daemon/tok/tok-impl.h"
+#include "daemon/tok/utf8.h"
 #include "shm/abi.h"
 
 struct render {
@@ -11,7 +12,7 @@ struct render {
 	size_t len, cap;
 	struct nsv_span *spans;
 	size_t n_span, cap_span;
-	int ret; /* the first error: later additions do nothing */
+	int ret; /* the first error: later additions do nothing; -EINVAL: roles out of order */
 };
 
 struct nsv_chat_format {
@@ -21,6 +22,7 @@ struct nsv_chat_format {
 		bool control, struct render *r);
 	/* The text of a default system message lies in the template between these; or NULL. */
 	const char *system_begin, *system_end;
+	const char *order; /* of roles, where it refuses others: for messages */
 };
 
 /* ---- Rendering */
@@ -99,8 +101,58 @@ static void render_chatml(const struct nsv_tok *tok, const struct nsv_chat_msg *
 	add_marker(r, "<|im_start|>assistant\n");
 }
 
+/* White space, as the strings of Python strip it. */
+static bool is_space(int32_t c)
+{
+	return (c >= 0x09 && c <= 0x0d) || (c >= 0x1c && c <= 0x20) || c == 0x85 || c == 0xa0 ||
+	       c == 0x1680 || (c >= 0x2000 && c <= 0x200a) || c == 0x2028 || c == 0x2029 ||
+	       c == 0x202f || c == 0x205f || c == 0x3000;
+}
+
+/* Without the white space around it, as the template strips it. */
+static void add_stripped(struct render *r, const struct nsv_chat_msg *msg, bool control)
+{
+	const char *end = msg->text + msg->len, *begin = end, *stop = msg->text;
+	size_t len;
+
+	for (const char *p = msg->text; p < end; p += len)
+		if (!is_space(nsv_utf8_decode(p, &len))) {
+			begin = p < begin ? p : begin;
+			stop = p + len;
+		}
+	if (begin < stop)
+		add(r, begin, (size_t)(stop - begin), control);
+}
+
+/* There is no system turn: the text goes before the first user's. Turns alternate. */
+static void render_gemma(const struct nsv_tok *tok, const struct nsv_chat_msg *msgs, size_t n_msg,
+	bool control, struct render *r)
+{
+	size_t first = n_msg > 0 && msgs[0].role == NSV_ROLE_SYSTEM;
+
+	(void)tok;
+	if (first && n_msg == 1)
+		r->ret = -EINVAL;
+	for (size_t i = first; i < n_msg; i++) {
+		bool is_user = (i - first) % 2 == 0;
+
+		if (msgs[i].role != (is_user ? NSV_ROLE_USER : NSV_ROLE_ASSISTANT))
+			r->ret = -EINVAL;
+		add_marker(r, is_user ? "<start_of_turn>user\n" : "<start_of_turn>model\n");
+		if (i == first && first > 0) {
+			add(r, msgs[0].text, msgs[0].len, control);
+			add_marker(r, "\n\n");
+		}
+		add_stripped(r, &msgs[i], control);
+		add_marker(r, "<end_of_turn>\n");
+	}
+	add_marker(r, "<start_of_turn>model\n");
+}
+
 static const struct nsv_chat_format formats[] = {
-	{"chatml", "<|im_start|>", render_chatml, "<|im_start|>system", "<|im_end|>"},
+	{"chatml", "<|im_start|>", render_chatml, "<|im_start|>system", "<|im_end|>", NULL},
+	{"gemma", "<start_of_turn>", render_gemma, NULL, NULL,
+		"at most one system message, then user and assistant in turn"},
 };
 
 /* ---- Recognising one */
@@ -196,7 +248,10 @@ int nsv_tok_chat(const struct nsv_tok *tok, const struct nsv_chat_msg *msgs, siz
 	if (ret < 0)
 		return ret;
 	tok->chat->render(tok, msgs, n_msg, flags & NSV_TOK_SPECIAL, &r);
-	if (r.ret == -E2BIG)
+	if (r.ret == -EINVAL)
+		ret = nsv_fail(err, r.ret, "the chat format %s wants %s", tok->chat->name,
+			tok->chat->order);
+	else if (r.ret == -E2BIG)
 		ret = nsv_fail(err, r.ret, "the conversation has over %d bytes", INT32_MAX);
 	else if (r.ret < 0)
 		ret = nsv_fail(err, r.ret, "no memory to render the conversation");

@@ -51,7 +51,8 @@ struct nsv_chat_msg {
 const char *nsv_tok_chat_name(const struct nsv_tok *tok);
 /* Appends the ids of a conversation and of the opening of the assistant's turn. The markers are
  * control tokens; the messages' text never is (unless flags has NSV_TOK_SPECIAL). -ENOTSUP: no
- * known format; -EINVAL: no such role; and as nsv_tok_encode. */
+ * known format; -EINVAL: no such role, or not in the order that the format wants; and as
+ * nsv_tok_encode. */
 int nsv_tok_chat(const struct nsv_tok *tok, const struct nsv_chat_msg *msgs, size_t n_msg,
 	unsigned int flags, struct nsv_ids *ids, struct nsv_err *err);
 
