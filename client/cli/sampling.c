@@ -49,7 +49,7 @@ static int parse_seed(const struct cli *cli, const char *text, struct nsv_client
 	char *end;
 
 	errno = 0;
-	unsigned long long n = strtoull(text, &end, 0);
+	unsigned long long n = strtoull(text, &end, 10);
 	if (!isdigit((unsigned char)text[0]) || *end || errno == ERANGE)
 		return cli_usage(cli, "--seed: not a number from 0 to 2^64 - 1: %s", text);
 	p->seed = n;
