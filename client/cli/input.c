@@ -11,6 +11,7 @@ static int read_all(FILE *in, char **ret_text, size_t *ret_len)
 	size_t len = 0, cap = 0;
 	char *text = NULL;
 
+	errno = 0;
 	do {
 		if (len + 1 >= cap) {
 			cap = cap ? cap * 2 : 65536;
@@ -24,13 +25,25 @@ static int read_all(FILE *in, char **ret_text, size_t *ret_len)
 		len += fread(text + len, 1, cap - 1 - len, in);
 	} while (!feof(in) && !ferror(in));
 	if (ferror(in)) {
+		int ret = errno ? -errno : -EIO;
 		free(text);
-		return -EIO;
+		return ret;
 	}
 	text[len] = 0;
 	*ret_text = text;
 	*ret_len = len;
 	return 0;
+}
+
+static int read_file(const char *path, char **ret_text, size_t *ret_len)
+{
+	FILE *f = fopen(path, "re");
+
+	if (!f)
+		return -errno;
+	int ret = read_all(f, ret_text, ret_len);
+	fclose(f);
+	return ret;
 }
 
 int cli_read_text(const struct cli *cli, int argc, char **argv, char **ret_text, size_t *ret_len)
@@ -71,8 +84,8 @@ int cli_parse_ids(
 
 	if (!json_is_array(list)) {
 		json_decref(list);
-		return cli_usage(
-			cli, "--ids: not a JSON list: %s", list ? "another type" : error.text);
+		return cli_usage(cli, "--ids: not a JSON list%s%s", list ? "" : ": ",
+			list ? "" : error.text);
 	}
 	size_t n = json_array_size(list);
 	int32_t *ids = calloc(n ? n : 1, sizeof(*ids));
@@ -148,13 +161,13 @@ static int add_json_message(
 	int role = parse_role(json_string_value(json_object_get(item, "role")));
 
 	if (role < 0)
-		return cli_usage(cli, "%s: message %zu: \"role\" must be system, user or assistant",
+		return cli_usage(cli, "--messages %s: message %zu: \"role\" must be system, user or assistant",
 			path, i);
 	if (!json_is_string(content))
-		return cli_usage(cli, "%s: message %zu: \"content\" must be a string", path, i);
+		return cli_usage(cli, "--messages %s: message %zu: \"content\" must be a string", path, i);
 	if (json_object_size(item) != 2)
 		return cli_usage(
-			cli, "%s: message %zu: only \"role\" and \"content\" are known", path, i);
+			cli, "--messages %s: message %zu: only \"role\" and \"content\" are known", path, i);
 	if (messages_add(
 		    m, (uint32_t)role, json_string_value(content), json_string_length(content)) < 0)
 		return cli_failed(cli, "out of memory");
@@ -164,12 +177,16 @@ static int add_json_message(
 int cli_load_messages(const struct cli *cli, const char *path, struct messages *m)
 {
 	json_error_t error;
-	json_t *list = json_load_file(path, JSON_ALLOW_NUL, &error);
-	int ret = 0;
+	char *text = NULL;
+	size_t len = 0;
+	int ret = read_file(path, &text, &len);
 
+	if (ret < 0)
+		return cli_usage(cli, "--messages %s: %s", path, strerror(-ret));
+	json_t *list = json_loadb(text, len, JSON_ALLOW_NUL, &error);
+	free(text);
 	if (!list)
-		return cli_usage(cli, "--messages %s:%d: %s", path, error.line > 0 ? error.line : 0,
-			error.text);
+		return cli_usage(cli, "--messages %s:%d: %s", path, error.line, error.text);
 	if (!json_is_array(list))
 		ret = cli_usage(cli, "--messages %s: not a JSON list", path);
 	for (size_t i = 0; ret == 0 && i < json_array_size(list); i++)
