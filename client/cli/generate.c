@@ -252,6 +252,8 @@ static int answer_text(struct generate *g, struct nsv_request *r)
 	}
 	if (isatty(STDOUT_FILENO) && !newline)
 		putchar('\n');
+	else if (g->stats && isatty(STDERR_FILENO) && !newline)
+		fputc('\n', stderr); /* the statistics begin a line, and the text stays as it is */
 	fflush(stdout);
 	ret = cli_finish(g->cli, g->client, r, ret, &result);
 	if (ret == EXIT_DONE && (g->stats || isatty(STDOUT_FILENO)))
