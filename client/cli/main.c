@@ -1,8 +1,13 @@
 /* nanoserve: the command line. A table of commands; each has a file of its own. */
 #include "client/cli/cli.h"
 
+#include <errno.h>
+#include <fcntl.h>
+#include <langinfo.h>
+#include <locale.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 struct command {
 	const char *name;
@@ -86,7 +91,41 @@ static int run_command(const char *socket, int argc, char **argv)
 	return command->run(&cli, argc, argv);
 }
 
-int main(int argc, char **argv)
+/* Line editing and the terminal speak UTF-8, whatever the environment forgot to say; numbers stay
+ * in C's spelling. */
+static void set_encoding(void)
+{
+	setlocale(LC_CTYPE, "");
+	if (strcmp(nl_langinfo(CODESET), "UTF-8") != 0)
+		setlocale(LC_CTYPE, "C.UTF-8");
+}
+
+/* A standard descriptor that came closed would be given to the session's socket, and text would go
+ * there. /dev/null takes its place, opened the wrong way round so that using it still fails. */
+static int keep_standard_descriptors(void)
+{
+	for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)
+		if (fcntl(fd, F_GETFD) < 0 &&
+			open("/dev/null", fd == STDIN_FILENO ? O_WRONLY : O_RDONLY) != fd)
+			return -EBADF;
+	return 0;
+}
+
+/* Output that did not arrive is a failure, also where nobody looked at each write. */
+static int close_output(int code)
+{
+	bool lost = ferror(stdout) != 0;
+
+	errno = 0;
+	lost |= fclose(stdout) == EOF;
+	if (!lost || code != EXIT_DONE)
+		return code;
+	fprintf(stderr, "nanoserve: standard output: %s\n", errno ? strerror(errno) : "write error");
+	return EXIT_FAILED;
+}
+
+/* The program's own options, then the command. */
+static int run(int argc, char **argv)
 {
 	static const struct option options[] = {
 		{"socket", required_argument, NULL, 's'},
@@ -101,6 +140,8 @@ int main(int argc, char **argv)
 	while ((option = getopt_long(argc, argv, "+h", options, NULL)) != -1) {
 		switch (option) {
 		case 's':
+			if (!*optarg)
+				return wrong_usage("--socket: the path is empty", "");
 			socket = optarg;
 			break;
 		case 'V':
@@ -118,4 +159,12 @@ int main(int argc, char **argv)
 	int first = optind;
 	optind = 0; /* glibc: begin anew with the command's vector */
 	return run_command(socket, argc - first, argv + first);
+}
+
+int main(int argc, char **argv)
+{
+	if (keep_standard_descriptors() < 0)
+		return EXIT_FAILED;
+	set_encoding();
+	return close_output(run(argc, argv));
 }
