@@ -99,7 +99,7 @@ $(B)/fuzz/%: $(B)/obj/tests/fuzz/%.o $(call obj,tests/tools/gguf_write.c $(CLIEN
 # ---- What people type
 MODEL := $(shell echo $${XDG_CACHE_HOME:-$$HOME/.cache})/nanoserve/models/SmolLM2-135M-Instruct.Q4_1.gguf
 
-.PHONY: all demo model check check-tests check-asan check-tsan check-valgrind check-abi lint format fuzz soak bench install help clean
+.PHONY: all demo model check check-tests check-asan check-tsan check-valgrind check-abi lint format fuzz soak bench cuda install help clean
 
 demo: ## install what is missing, build, fetch the default model, answer a prompt
 	@tests/tools/install-deps.sh build
@@ -190,6 +190,10 @@ clean: ## remove build/
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 16
+
+include kernels/cuda/cuda.mk
+
+cuda: $(B)/nanoserve-cuda.so $(B)/tests/ops/cuda/attention $(B)/tests/ops/cuda/pool $(B)/tests/bench/attention ## the CUDA kernels and their tests, where nvcc is (the daemon does not open them yet)
 
 .SECONDARY:
 -include $(shell test -d build && find build -name '*.d' 2>/dev/null)
