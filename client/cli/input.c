@@ -161,13 +161,16 @@ static int add_json_message(
 	int role = parse_role(json_string_value(json_object_get(item, "role")));
 
 	if (role < 0)
-		return cli_usage(cli, "--messages %s: message %zu: \"role\" must be system, user or assistant",
+		return cli_usage(cli,
+			"--messages %s: message %zu: \"role\" must be system, user or assistant",
 			path, i);
 	if (!json_is_string(content))
-		return cli_usage(cli, "--messages %s: message %zu: \"content\" must be a string", path, i);
-	if (json_object_size(item) != 2)
 		return cli_usage(
-			cli, "--messages %s: message %zu: only \"role\" and \"content\" are known", path, i);
+			cli, "--messages %s: message %zu: \"content\" must be a string", path, i);
+	if (json_object_size(item) != 2)
+		return cli_usage(cli,
+			"--messages %s: message %zu: only \"role\" and \"content\" are known", path,
+			i);
 	if (messages_add(
 		    m, (uint32_t)role, json_string_value(content), json_string_length(content)) < 0)
 		return cli_failed(cli, "out of memory");

@@ -120,7 +120,8 @@ static int close_output(int code)
 	lost |= fclose(stdout) == EOF;
 	if (!lost || code != EXIT_DONE)
 		return code;
-	fprintf(stderr, "nanoserve: standard output: %s\n", errno ? strerror(errno) : "write error");
+	fprintf(stderr, "nanoserve: standard output: %s\n",
+		errno ? strerror(errno) : "write error");
 	return EXIT_FAILED;
 }
 
