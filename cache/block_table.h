@@ -24,7 +24,8 @@ static inline uint32_t nsv_blocks_for(uint64_t n_token, uint32_t block_size)
  * -ENOSPC when the table's own storage is too small. */
 int nsv_block_table_reserve(struct nsv_block_table *t, struct nsv_block_alloc *a, uint64_t n_token,
 	uint32_t block_size);
-/* Gives all blocks back and empties the table. -errno of the first bad block; goes on with the rest. */
+/* Gives all blocks back and empties the table. -errno of the first bad block; goes on with the
+ * rest. */
 int nsv_block_table_release(struct nsv_block_table *t, struct nsv_block_alloc *a);
 /* Slots of the positions [pos, pos + n): -ERANGE outside the table. */
 int nsv_block_table_slots(const struct nsv_block_table *t, uint32_t block_size, uint64_t pos,

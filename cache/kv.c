@@ -112,8 +112,9 @@ static int check_geom(
 
 	for (size_t i = 0; i < NSV_ARRAY_LEN(f); i++)
 		if (f[i].have != f[i].want)
-			return nsv_fail(err, -EPROTO, "the KV region differs in %s: %u, expected %u",
-				f[i].name, f[i].have, f[i].want);
+			return nsv_fail(err, -EPROTO,
+				"the KV region differs in %s: %u, expected %u", f[i].name,
+				f[i].have, f[i].want);
 	return 0;
 }
 
@@ -140,7 +141,8 @@ int nsv_kv_head_check(const struct nsv_kv_head *head, size_t region_len,
 			"the KV region says %llu bytes and has %zu, expected %zu",
 			(unsigned long long)h.region_len, region_len, s.region);
 	if (h.model_id != model_id)
-		return nsv_fail(err, -EPROTO, "the KV region belongs to model %016llx, this is %016llx",
+		return nsv_fail(err, -EPROTO,
+			"the KV region belongs to model %016llx, this is %016llx",
 			(unsigned long long)h.model_id, (unsigned long long)model_id);
 	if (h.numerics != numerics)
 		return nsv_fail(err, -EPROTO, "the KV region has numerics %#x, this backend %#x",

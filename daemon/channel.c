@@ -6,8 +6,8 @@
 #include "daemon/sigbus.h"
 #include "shm/wire.h"
 
-int nsv_channel_init(struct nsv_channel *ch, const struct nsv_geom *geom, uint64_t session_id, int fd,
-	struct nsv_err *err)
+int nsv_channel_init(struct nsv_channel *ch, const struct nsv_geom *geom, uint64_t session_id,
+	int fd, struct nsv_err *err)
 {
 	struct nsv_up_layout up;
 	struct nsv_down_layout down;
@@ -94,7 +94,8 @@ int nsv_channel_copy(const struct nsv_channel *ch, uint32_t off, uint32_t len, v
 
 void nsv_channel_reply(struct nsv_channel *ch, const struct nsv_cqe *cqe)
 {
-	/* nsv_channel_next saw room for it; a client that moved its head back loses its own reply */
+	/* nsv_channel_next saw room for it; a client that moved its head back loses its own
+	 * reply */
 	nsv_cq_post(&ch->io.reply, cqe);
 }
 
@@ -175,8 +176,8 @@ void nsv_sink_tokens(struct nsv_sink *s, const int32_t *ids, size_t n)
 {
 	const struct nsv_geom *g = &s->ch->geom;
 
-	nsv_log_put(nsv_down_tokens(&s->ch->down, g, s->slot), g->n_token, sizeof(*ids), s->token_end,
-		ids, (uint32_t)n);
+	nsv_log_put(nsv_down_tokens(&s->ch->down, g, s->slot), g->n_token, sizeof(*ids),
+		s->token_end, ids, (uint32_t)n);
 	s->token_end += n;
 }
 

@@ -1,10 +1,10 @@
 /* A session's shared memory as the daemon's threads write and read it.
  *
- * Two threads use a channel, each its own fields: the io thread takes submissions and writes replies,
- * the engine thread writes events. A request slot belongs to one of them at a time: to the io thread
- * until it hands the request to the engine, to the engine until it says the request has ended.
- * Nothing read from `up` is believed: indices are bounded where they are used, and a channel whose
- * memory faulted says so (nsv_channel_broken). */
+ * Two threads use a channel, each its own fields: the io thread takes submissions and writes
+ * replies, the engine thread writes events. A request slot belongs to one of them at a time: to the
+ * io thread until it hands the request to the engine, to the engine until it says the request has
+ * ended. Nothing read from `up` is believed: indices are bounded where they are used, and a channel
+ * whose memory faulted says so (nsv_channel_broken). */
 #ifndef NSV_DAEMON_CHANNEL_H
 #define NSV_DAEMON_CHANNEL_H
 
@@ -19,8 +19,8 @@ struct nsv_channel {
 	int fd;           /* the session's socket, borrowed: the doorbell */
 	int sigbus_index; /* of the guard over `up` */
 	struct {
-		struct nsv_sq_consumer sq; /* head: the next entry to look at; what the client sees of it
-					    * follows in nsv_channel_taken */
+		struct nsv_sq_consumer sq; /* head: the next entry to look at; what the client sees
+		                            * of it follows in nsv_channel_taken */
 		struct nsv_cq_producer reply;
 		uint32_t rung;
 	} io;
@@ -31,8 +31,8 @@ struct nsv_channel {
 };
 
 /* Makes the regions and writes their heads. The geometry has been checked. */
-int nsv_channel_init(struct nsv_channel *ch, const struct nsv_geom *geom, uint64_t session_id, int fd,
-	struct nsv_err *err);
+int nsv_channel_init(struct nsv_channel *ch, const struct nsv_geom *geom, uint64_t session_id,
+	int fd, struct nsv_err *err);
 void nsv_channel_deinit(struct nsv_channel *ch);
 /* Reading `up` faulted: the session is to be dropped. */
 bool nsv_channel_broken(const struct nsv_channel *ch);
@@ -55,8 +55,8 @@ void nsv_channel_reply(struct nsv_channel *ch, const struct nsv_cqe *cqe);
  * once more after raising it. */
 void nsv_channel_set_waiting(struct nsv_channel *ch, bool waiting);
 
-/* Rings if the client sleeps and was not rung by this thread since it said so; `rung` is the calling
- * thread's. */
+/* Rings if the client sleeps and was not rung by this thread since it said so; `rung` is the
+ * calling thread's. */
 void nsv_channel_ring(struct nsv_channel *ch, uint32_t *rung);
 
 /* ---- A slot's output: who owns the slot calls these */

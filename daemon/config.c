@@ -58,12 +58,12 @@ static const char usage[] =
 	"  --threads N         threads that compute [one a CPU]\n"
 	"  --batch-tokens N    tokens a step at most [512]\n"
 	"  --max-requests N    requests at once, all users together [256]\n"
-	"  --run-ahead N       plan N steps before the tokens of the first are known, as a device would\n"
-	"                      have it [1]\n"
+	"  --run-ahead N       plan N steps before the tokens of the first are known, as a\n"
+	"                      device would have it [1]\n"
 	"  --spin-us N         how long to look for work before sleeping [20, on one CPU 0]\n"
 	"  --no-prefix-cache   compute every prompt from its first token\n"
-	"  --share-prefixes    let users profit from each other's prompts: who measures the time to a\n"
-	"                      first token learns what others have asked\n"
+	"  --share-prefixes    let users profit from each other's prompts: who measures the time\n"
+	"                      to a first token learns what others have asked\n"
 	"  --config FILE       JSON: {\"model\": ..., \"limits\": {\"sessions\": ...}, ...}\n"
 	"  --verbose           log every request\n"
 	"  --help, --version\n";
@@ -233,7 +233,8 @@ static int parse_options(
 	while (ret == 0 && (opt = getopt_long(argc, argv, "", options, NULL)) >= 0) {
 		if (opt == '?')
 			return nsv_fail(err, -EINVAL,
-				"unknown option or missing value: %s (see --help)", argv[optind - 1]);
+				"unknown option or missing value: %s (see --help)",
+				argv[optind - 1]);
 		if (opt == OPT_HELP || opt == OPT_VERSION) {
 			fputs(opt == OPT_HELP ? usage : "nanoserved " NSV_VERSION "\n", stdout);
 			return NSV_CONFIG_EXIT;

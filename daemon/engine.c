@@ -50,7 +50,8 @@ static struct nsv_kv_geom kv_geom(const struct nsv_model_desc *d, const struct n
 }
 
 /* Two full contexts, unless a quarter of what is free is less. */
-static int choose_blocks(struct nsv_kv_geom *geom, uint32_t wanted, uint32_t n_ctx, struct nsv_err *err)
+static int choose_blocks(
+	struct nsv_kv_geom *geom, uint32_t wanted, uint32_t n_ctx, struct nsv_err *err)
 {
 	size_t free_len = available_memory();
 	uint32_t most;
@@ -58,8 +59,9 @@ static int choose_blocks(struct nsv_kv_geom *geom, uint32_t wanted, uint32_t n_c
 
 	if (ret < 0)
 		return nsv_fail(err, ret, "the KV pool's geometry is impossible");
-	geom->n_block = wanted ? wanted
-			       : (uint32_t)nsv_min(most, nsv_blocks_for(2 * (uint64_t)n_ctx, BLOCK_SIZE));
+	geom->n_block =
+		wanted ? wanted
+		       : (uint32_t)nsv_min(most, nsv_blocks_for(2 * (uint64_t)n_ctx, BLOCK_SIZE));
 	if (geom->n_block > most || geom->n_block == 0)
 		return nsv_fail(err, -ENOMEM,
 			"%u KV blocks are wanted, memory for %u is free (see --kv-blocks)",
@@ -76,15 +78,17 @@ static int longest_piece(const struct nsv_tok *tok, uint32_t *ret_len, struct ns
 		if (nsv_tok_piece(tok, id, true, &p, &len) == 0)
 			longest = nsv_max(longest, len);
 	if (longest > MAX_PIECE_LEN)
-		return nsv_fail(err, -EINVAL, "a token of the vocabulary has %zu bytes, %d are allowed",
-			longest, MAX_PIECE_LEN);
+		return nsv_fail(err, -EINVAL,
+			"a token of the vocabulary has %zu bytes, %d are allowed", longest,
+			MAX_PIECE_LEN);
 	*ret_len = (uint32_t)longest;
 	return 0;
 }
 
 /* ---- Building */
 
-static void set_kv(struct nsv_engine *e, const struct nsv_kv_geom *g, const struct nsv_kv_size *size)
+static void set_kv(
+	struct nsv_engine *e, const struct nsv_kv_geom *g, const struct nsv_kv_size *size)
 {
 	const struct nsv_model_desc *d = e->info.desc;
 	int64_t head = (int64_t)d->head_dim * BLOCK_SIZE;
@@ -121,14 +125,16 @@ static int make_kv(struct nsv_engine *e, uint32_t wanted, struct nsv_err *err)
 		ret = nsv_region_create(&e->kv_region, "nsv-kv", size.region, NSV_REGION_HUGE, err);
 	if (ret < 0)
 		return ret;
-	nsv_kv_head_write(e->kv_region.map, &geom, nsv_model_id(e->model), e->info.backend->numerics);
+	nsv_kv_head_write(
+		e->kv_region.map, &geom, nsv_model_id(e->model), e->info.backend->numerics);
 	set_kv(e, &geom, &size);
 	e->info.block_size = BLOCK_SIZE;
 	e->info.n_block = geom.n_block;
 	e->info.kv_len = size.region;
 	int status = nsv_attn_check_shape(&e->kv.shape);
 	if (status != NSV_ATTN_OK)
-		return nsv_fail(err, -EINVAL, "attention over this model: %s", nsv_attn_status_name(status));
+		return nsv_fail(err, -EINVAL, "attention over this model: %s",
+			nsv_attn_status_name(status));
 	return nsv_block_alloc_init(&e->alloc, geom.n_block);
 }
 
@@ -139,7 +145,8 @@ static int make_tree(struct nsv_engine *e, struct nsv_err *err)
 
 	if (getrandom(&secret, sizeof(secret), 0) != sizeof(secret))
 		return nsv_fail(err, -EIO, "no random numbers for the prefix cache's secret");
-	return nsv_prefix_tree_init(&e->tree, &e->alloc, BLOCK_SIZE, nsv_model_id(e->model), &secret);
+	return nsv_prefix_tree_init(
+		&e->tree, &e->alloc, BLOCK_SIZE, nsv_model_id(e->model), &secret);
 }
 
 static int make_seqs(struct nsv_engine *e, struct nsv_err *err)
@@ -239,7 +246,8 @@ static int build(struct nsv_engine *e, const struct nsv_engine_config *c, const 
 	ret = nsv_team_new(e->info.threads, &e->team);
 	if (ret < 0)
 		return nsv_fail(err, ret, "%u threads: %s", e->info.threads, strerror(-ret));
-	ret = nsv_model_new(g, e->info.backend, e->team, c->batch_tokens, c->max_requests, &e->model, err);
+	ret = nsv_model_new(
+		g, e->info.backend, e->team, c->batch_tokens, c->max_requests, &e->model, err);
 	if (ret < 0)
 		return ret;
 	e->info.desc = nsv_model_get_desc(e->model);
@@ -386,7 +394,8 @@ static void audit(struct nsv_engine *e, bool loud)
 	} else if (loud) {
 		nsv_info("audit: of %u blocks %u free and %u idle in the prefix cache, %u running, "
 			 "%u waiting: all accounted for",
-			e->alloc.n_block, e->alloc.n_free, nsv_block_n_idle(&e->alloc), e->sched.n_run, e->sched.n_wait);
+			e->alloc.n_block, e->alloc.n_free, nsv_block_n_idle(&e->alloc),
+			e->sched.n_run, e->sched.n_wait);
 	}
 }
 

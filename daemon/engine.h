@@ -4,9 +4,9 @@
  *     step:  messages -> rooms -> plan -> commit preemptions -> batch -> forward -> for each row
  *            that samples: token -> seqs (commit) -> logs -> slot record -> event -> bell
  *
- * It owns the model, the KV pool, the scheduler, the sequence table and, between submit and end, the
- * slots of the requests. A step does not allocate and takes no lock; the only system call a token can
- * cost is the bell of a client that sleeps. */
+ * It owns the model, the KV pool, the scheduler, the sequence table and, between submit and end,
+ * the slots of the requests. A step does not allocate and takes no lock; the only system call a
+ * token can cost is the bell of a client that sleeps. */
 #ifndef NSV_DAEMON_ENGINE_H
 #define NSV_DAEMON_ENGINE_H
 
@@ -33,14 +33,15 @@ struct nsv_engine_info {
 	uint32_t threads, block_size, n_block;
 	size_t weights_len, kv_len, seqs_len;
 	uint64_t weights_ns;
-	uint32_t text_need; /* bytes of text that one token may bring: the longest one and a held stop
-			     * string; the least text log is this for each step under way */
+	uint32_t text_need; /* bytes of text that one token may bring: the longest one and a held
+	                     * stop string; the least text log is this for each step under way */
 	uint32_t run_ahead;
 };
 
 /* Counters, each written by the engine alone; read with nsv_engine_stats. */
 struct nsv_engine_stats {
-	uint64_t n_step, n_prompt_token, n_output_token, n_preempt, n_cached_token, n_attention, step_ns;
+	uint64_t n_step, n_prompt_token, n_output_token, n_preempt, n_cached_token, n_attention,
+		step_ns;
 	uint64_t n_accepted, n_ended, n_audit, n_audit_bad;
 	uint32_t n_running, n_waiting, n_paused, n_done, blocks_free, blocks_idle;
 };
@@ -48,7 +49,8 @@ struct nsv_engine_stats {
 struct nsv_session_close { /* CLOSE and its answer CLOSED; lies in the session */
 	struct nsv_msg msg;
 	struct nsv_channel *ch;
-	uint32_t n_left; /* the engine's: requests that steps under way still have rows of, and one */
+	/* The engine's: requests that steps under way still have rows of, and one. */
+	uint32_t n_left;
 };
 
 /* Loads everything; the thread does not run yet. `outbox` is where answers go; it and `g` and `tok`

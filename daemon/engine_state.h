@@ -43,8 +43,9 @@ struct nsv_engine {
 	struct nsv_sched sched;
 	struct nsv_sampler sampler;
 	struct nsv_exec *exec;
-	struct nsv_engine_step steps[NSV_MAX_AHEAD]; /* a ring: first_step is the oldest under way */
-	uint32_t first_step, n_step;                 /* n_step: under way */
+	/* A ring: first_step is the oldest under way, n_step are. */
+	struct nsv_engine_step steps[NSV_MAX_AHEAD];
+	uint32_t first_step, n_step;
 	struct nsv_job **jobs; /* (max_requests): by sequence index; NULL: free */
 	uint32_t *free_seqs, n_free_seqs;
 	uint64_t arrivals;
@@ -73,8 +74,8 @@ void nsv_engine_accept(struct nsv_engine *e, struct nsv_job *job);
 /* It ends, for the reason given; held text goes out first unless it was cancelled or failed. */
 void nsv_engine_finish(struct nsv_engine *e, struct nsv_job *job, enum nsv_finish finish,
 	enum nsv_code code, const char *text);
-/* Its record is free again, once no step under way has rows of it; then its session or the io thread
- * is told. close NULL: the client acknowledged its end. */
+/* Its record is free again, once no step under way has rows of it; then its session or the io
+ * thread is told. close NULL: the client acknowledged its end. */
 void nsv_engine_release(
 	struct nsv_engine *e, struct nsv_job *job, struct nsv_session_close *close);
 /* One thing less refers to a session that closes; after the last one the io thread is told. */

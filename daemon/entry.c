@@ -95,7 +95,8 @@ static bool fits(const struct nsv_session *se, struct nsv_job *job)
 	uint64_t wanted = n + (job->wish.params.max_tokens ? job->wish.params.max_tokens - 1 : 0);
 
 	if (n == 0)
-		job->code = nsv_fail(&job->err, NSV_E_PARAM, "the prompt is empty: no token to go on from");
+		job->code = nsv_fail(
+			&job->err, NSV_E_PARAM, "the prompt is empty: no token to go on from");
 	else if (n >= info->desc->n_ctx)
 		job->code = nsv_fail(&job->err, NSV_E_CONTEXT,
 			"the prompt has %llu tokens; the context is %u, answer included",
@@ -114,8 +115,8 @@ static bool fits(const struct nsv_session *se, struct nsv_job *job)
 			"the session's log-probability log has %u entries; a step needs %u",
 			se->ch.geom.n_lp, info->run_ahead * (1 + job->wish.params.n_logprob));
 	else if (!has_place(se->server))
-		job->code = nsv_fail(&job->err, NSV_E_LIMIT, "the daemon has %u requests: max_requests",
-			se->server->n_request);
+		job->code = nsv_fail(&job->err, NSV_E_LIMIT,
+			"the daemon has %u requests: max_requests", se->server->n_request);
 	return job->code == NSV_E_OK;
 }
 
@@ -170,7 +171,8 @@ static void go_on(struct nsv_session *se, struct nsv_session_slot *slot)
 		start_output(se, slot);
 }
 
-static void end_output(struct nsv_session *se, struct nsv_session_slot *slot, enum nsv_finish finish)
+static void end_output(
+	struct nsv_session *se, struct nsv_session_slot *slot, enum nsv_finish finish)
 {
 	struct nsv_job *job = slot->job;
 	struct nsv_result result = {.finish = finish, .n_output = (uint32_t)job->ids_done};
@@ -242,11 +244,13 @@ static enum nsv_code copy_input(
 	const struct nsv_limits *limits = &se->server->config->limits;
 
 	if (sqe->prompt_len > limits->prompt_bytes)
-		return nsv_fail(&job->err, NSV_E_LIMIT, "the prompt has %u bytes: limits.prompt_bytes is %u",
-			sqe->prompt_len, limits->prompt_bytes);
+		return nsv_fail(&job->err, NSV_E_LIMIT,
+			"the prompt has %u bytes: limits.prompt_bytes is %u", sqe->prompt_len,
+			limits->prompt_bytes);
 	if (sqe->params_len > NSV_SEQS_PARAMS_LEN)
-		return nsv_fail(&job->err, NSV_E_LIMIT, "the parameters have %u bytes, %u are allowed",
-			sqe->params_len, NSV_SEQS_PARAMS_LEN);
+		return nsv_fail(&job->err, NSV_E_LIMIT,
+			"the parameters have %u bytes, %u are allowed", sqe->params_len,
+			NSV_SEQS_PARAMS_LEN);
 	enum nsv_code code = hold(se, job, (uint64_t)sqe->prompt_len + sqe->params_len);
 	if (code != NSV_E_OK)
 		return code;
@@ -258,7 +262,8 @@ static enum nsv_code copy_input(
 	job->params_len = sqe->params_len;
 	if (nsv_channel_copy(&se->ch, sqe->prompt_off, sqe->prompt_len, job->input) < 0 ||
 		nsv_channel_copy(&se->ch, sqe->params_off, sqe->params_len, job->params_data) < 0)
-		return nsv_fail(&job->err, NSV_E_PARAM, "prompt or parameters lie outside the arena");
+		return nsv_fail(
+			&job->err, NSV_E_PARAM, "prompt or parameters lie outside the arena");
 	return NSV_E_OK;
 }
 
@@ -358,7 +363,8 @@ bool nsv_session_slot_ended(const struct nsv_session *se, const struct nsv_sessi
 
 	if (slot->phase == NSV_PHASE_ENDED)
 		return true;
-	/* The engine tells the client first and us after: a quick client is here before the message. */
+	/* The engine tells the client first and us after: a quick client is here before the
+	 * message. */
 	return (slot->phase == NSV_PHASE_COMMITTING || slot->phase == NSV_PHASE_LIVE) &&
 	       nsv_load_acq_u64(&rec->request_id) == slot->id &&
 	       nsv_load_acq_u32(&rec->state) == NSV_SLOT_DONE;

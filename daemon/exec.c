@@ -80,8 +80,8 @@ static void free_cpu(struct nsv_exec *exec)
 }
 
 int nsv_exec_cpu_new(struct nsv_model *model, struct nsv_dispatch *dispatch,
-	const struct nsv_model_kv *kv, struct nsv_sampler *sampler, uint32_t max_seq, uint32_t max_row,
-	uint32_t depth, struct nsv_exec **ret_exec)
+	const struct nsv_model_kv *kv, struct nsv_sampler *sampler, uint32_t max_seq,
+	uint32_t max_row, uint32_t depth, struct nsv_exec **ret_exec)
 {
 	struct exec_cpu *x = calloc(1, sizeof(*x));
 
@@ -95,7 +95,8 @@ int nsv_exec_cpu_new(struct nsv_model *model, struct nsv_dispatch *dispatch,
 		.n_vocab = nsv_model_get_desc(model)->n_vocab,
 		.last = calloc(max_seq, sizeof(*x->last)),
 		.tokens = calloc(max_row, sizeof(*x->tokens)),
-		.logits = calloc((size_t)max_seq * nsv_model_get_desc(model)->n_vocab, sizeof(float))};
+		.logits = calloc(
+			(size_t)max_seq * nsv_model_get_desc(model)->n_vocab, sizeof(float))};
 	if (!x->last || !x->tokens || !x->logits) {
 		free_cpu(&x->base);
 		return -ENOMEM;

@@ -1,5 +1,5 @@
-/* What computes steps: takes a step, and gives its tokens later. A device that runs ahead is given the
- * next steps before the host knows the tokens of the last ones; what it needs of them it keeps.
+/* What computes steps: takes a step, and gives its tokens later. A device that runs ahead is given
+ * the next steps before the host knows the tokens of the last ones; what it needs of them it keeps.
  *
  * Steps are carried out in the order of their submission, copies of blocks first. Whatever a step
  * points to but its results is read before submit returns, so a block table may change or go
@@ -26,7 +26,7 @@ struct nsv_exec_step {
 	const struct nsv_plan_copy *copies;
 	uint32_t n_copy;
 	struct nsv_batch batch;
-	const uint32_t *places;          /* (batch.n_seq): a number for each sequence, below max_seq */
+	const uint32_t *places; /* (batch.n_seq): a number for each sequence, below max_seq */
 	const uint32_t *out_seqs;        /* (batch.n_out): index in batch.seqs of each row wanted */
 	const struct nsv_sample_in *ins; /* (batch.n_out): logits are the exec's to fill in */
 	const uint32_t *n_lps;           /* (batch.n_out) log-probabilities wanted */
@@ -34,7 +34,9 @@ struct nsv_exec_step {
 };
 
 struct nsv_exec {
-	uint32_t depth; /* steps that may be under way; 1: none is planned before the last is known */
+	/* Steps that may be under way; 1: none is planned before the last one's tokens are known.
+	 */
+	uint32_t depth;
 	/* -errno: the step cannot be computed, and none after it. */
 	int (*submit)(struct nsv_exec *x, const struct nsv_exec_step *step, struct nsv_err *err);
 	/* Waits for the oldest step under way; its results are there. */
@@ -45,7 +47,7 @@ struct nsv_exec {
 /* On the CPU's threads: computed by submit itself. With a depth above 1 it stands in for a device
  * that runs ahead, for tests: results are ready and not looked at. Everything is borrowed. */
 int nsv_exec_cpu_new(struct nsv_model *model, struct nsv_dispatch *dispatch,
-	const struct nsv_model_kv *kv, struct nsv_sampler *sampler, uint32_t max_seq, uint32_t max_row,
-	uint32_t depth, struct nsv_exec **ret_exec);
+	const struct nsv_model_kv *kv, struct nsv_sampler *sampler, uint32_t max_seq,
+	uint32_t max_row, uint32_t depth, struct nsv_exec **ret_exec);
 
 #endif

@@ -32,7 +32,8 @@ static void post_event(struct nsv_job *job, enum nsv_cqe_kind kind, enum nsv_cod
 void nsv_engine_tell(struct nsv_job *job, enum nsv_cqe_kind kind)
 {
 	nsv_sink_publish(&job->sink);
-	/* An event that the client has not taken yet will make it look at the slot: no second one. */
+	/* An event that the client has not taken yet will make it look at the slot: no second
+	 * one. */
 	if (kind != NSV_CQE_TOKENS || !job->gen.event_sent ||
 		nsv_cq_taken(&job->ch->engine.event, job->gen.last_event) != 0)
 		post_event(job, kind, NSV_E_OK);
@@ -78,7 +79,8 @@ static bool looks_back(const struct nsv_params *p)
 
 void nsv_engine_accept(struct nsv_engine *e, struct nsv_job *job)
 {
-	uint32_t seq = e->free_seqs[--e->n_free_seqs]; /* the io thread admits max_requests at most */
+	/* There is one: the io thread admits max_requests at most. */
+	uint32_t seq = e->free_seqs[--e->n_free_seqs];
 
 	job->gen.seq = seq;
 	job->gen.n_prompt = (uint32_t)job->ids.n;

@@ -71,7 +71,8 @@ struct nsv_job {
 		uint64_t last_event;
 		uint32_t n_flight; /* steps under way that have rows of it */
 		bool event_sent, stalled, done, released;
-		struct nsv_session_close *close; /* who waits for its release; NULL: the io thread */
+		/* Who waits for its release; NULL: the io thread. */
+		struct nsv_session_close *close;
 		struct nsv_detok detok;
 		uint64_t run_ns, first_ns;
 	} gen;

@@ -142,7 +142,8 @@ static void arm(struct nsv_loop *loop, struct nsv_source *src)
 
 	switch (src->kind) {
 	case KIND_ACCEPT:
-		io_uring_prep_multishot_accept(sqe, src->fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+		io_uring_prep_multishot_accept(
+			sqe, src->fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
 		break;
 	case KIND_RECV:
 		io_uring_prep_recv_multishot(sqe, src->fd, NULL, 0, 0);

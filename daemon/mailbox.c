@@ -62,8 +62,8 @@ struct nsv_msg *nsv_mailbox_take(struct nsv_mailbox *box)
 void nsv_mailbox_wait(struct nsv_mailbox *box, uint64_t timeout_ns)
 {
 	uint64_t until_ns = nsv_now_ns() + timeout_ns;
-	struct timespec until = {
-		.tv_sec = (time_t)(until_ns / 1000000000u), .tv_nsec = (long)(until_ns % 1000000000u)};
+	struct timespec until = {.tv_sec = (time_t)(until_ns / 1000000000u),
+		.tv_nsec = (long)(until_ns % 1000000000u)};
 	int ret = 0;
 
 	pthread_mutex_lock(&box->lock);

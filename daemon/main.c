@@ -14,8 +14,8 @@ static void describe(const struct nsv_engine *engine, uint64_t start_ns)
 	char status[512];
 
 	snprintf(status, sizeof(status),
-		"%s on %s%s%s, %u threads; KV pool of %u blocks (%u tokens, %zu MiB), weights %zu MiB; "
-		"ready after %.2f s",
+		"%s on %s%s%s, %u threads; KV pool of %u blocks (%u tokens, %zu MiB), "
+		"weights %zu MiB; ready after %.2f s",
 		i->desc->name, i->backend->name, *i->backend->isa() ? "/" : "", i->backend->isa(),
 		i->threads, i->n_block, i->n_block * i->block_size, i->kv_len >> 20,
 		i->weights_len >> 20, (double)(nsv_now_ns() - start_ns) / 1e9);

@@ -60,7 +60,8 @@ static bool before(const struct nsv_sched_seq *a, const struct nsv_sched_seq *b)
 	return a->tag != b->tag ? a->tag < b->tag : a->arrival < b->arrival;
 }
 
-/* The user's place; one that is new takes the place of whoever has no sequence and is least ahead. */
+/* The user's place; one that is new takes the place of whoever has no sequence and is least
+ * ahead. */
 static uint32_t find_user(struct nsv_sched *s, uint32_t uid)
 {
 	uint32_t best = UINT32_MAX;
@@ -203,8 +204,10 @@ static bool grow_table(struct nsv_sched *s, struct nsv_sched_seq *q, uint64_t n_
 	return nsv_block_table_reserve(&q->table, s->alloc, n_token, s->block_size) == 0;
 }
 
-/* As many of `want` rows as blocks can be had for, at least one unless `seq` itself is preempted: 0. */
-static uint32_t reserve(struct nsv_sched *s, struct nsv_step_plan *plan, uint32_t seq, uint32_t want)
+/* As many of `want` rows as blocks can be had for, at least one unless `seq` itself is preempted:
+ * 0. */
+static uint32_t reserve(
+	struct nsv_sched *s, struct nsv_step_plan *plan, uint32_t seq, uint32_t want)
 {
 	struct nsv_sched_seq *q = &s->seqs[seq];
 
@@ -340,8 +343,8 @@ static void take_hits(struct nsv_sched *s, struct nsv_sched_seq *q, struct nsv_p
 	*ret_hit = (struct nsv_prefix_hit){.partial_block = -1};
 	if (q->bypass)
 		return;
-	nsv_prefix_tree_match(
-		s->tree, q->domain, q->tokens, q->n_token - 1, q->table.block, q->table.cap, ret_hit);
+	nsv_prefix_tree_match(s->tree, q->domain, q->tokens, q->n_token - 1, q->table.block,
+		q->table.cap, ret_hit);
 	q->table.n = ret_hit->n_block;
 	q->n_past = ret_hit->n_block * s->block_size;
 	q->place = ret_hit->place;
@@ -506,8 +509,8 @@ int nsv_sched_audit(const struct nsv_sched *s, struct nsv_err *err)
 	for (uint32_t b = 0; ret == 0 && b < s->alloc->n_block; b++) {
 		held[b] += nsv_block_is_cached(s->alloc, (int32_t)b);
 		if (held[b] != nsv_block_n_ref(s->alloc, (int32_t)b))
-			ret = nsv_fail(err, -EUCLEAN, "block %u: %u holders, %u references", b, held[b],
-				nsv_block_n_ref(s->alloc, (int32_t)b));
+			ret = nsv_fail(err, -EUCLEAN, "block %u: %u holders, %u references", b,
+				held[b], nsv_block_n_ref(s->alloc, (int32_t)b));
 	}
 	return ret;
 }

@@ -15,19 +15,19 @@
  *   4 A waiting sequence is admitted in its turn (below), when all its tokens fit beside what
  *     the running ones still lack, and `watermark` blocks stay free (or nobody moves). It may take
  *     blocks from paused ones and from younger ones (it was itself preempted or paused before).
- *   5 A plan may be made before the tokens of the last ones are known (a device that runs ahead): they
- *     are pending. A sequence with pending tokens goes on, but is not admitted again.
- *   6 What the prefix cache knows of an admitted sequence's tokens is not computed again: full blocks
- *     are shared, a block that is known in part is copied. Cached blocks that nobody uses count as
- *     free, and are forgotten, least recently used first, when they are needed.
+ *   5 A plan may be made before the tokens of the last ones are known (a device that runs ahead):
+ *     they are pending. A sequence with pending tokens goes on, but is not admitted again.
+ *   6 What the prefix cache knows of an admitted sequence's tokens is not computed again: full
+ *     blocks are shared, a block that is known in part is copied. Cached blocks that nobody uses
+ *     count as free, and are forgotten, least recently used first, when they are needed.
  *
- * Turns: users share by tokens. Each sequence gets a tag when it comes, the larger of the virtual time
- * (the highest tag admitted so far) and what its user has asked for so far in tokens; sequences go by
- * tag, those of one user in the order they came. (Start-time fair queueing; Goyal, Vin, Cheng, SIGCOMM 1996. It
- * bounds the wait as deficit round robin does, and needs no rounds.) "Oldest" and "youngest" above
- * are by this order. A tag never changes and every user's next one grows with each request, so nobody
- * is passed for ever: before a sequence of tag t, each other user gets at most the tokens from the
- * virtual time to t, and one request more.
+ * Turns: users share by tokens. Each sequence gets a tag when it comes, the larger of the virtual
+ * time (the highest tag admitted so far) and what its user has asked for so far in tokens;
+ * sequences go by tag, those of one user in the order they came. (Start-time fair queueing; Goyal,
+ * Vin, Cheng, SIGCOMM 1996. It bounds the wait as deficit round robin does, and needs no rounds.)
+ * "Oldest" and "youngest" above are by this order. A tag never changes and every user's next one
+ * grows with each request, so nobody is passed for ever: before a sequence of tag t, each other
+ * user gets at most the tokens from the virtual time to t, and one request more.
  *
  * The engine thread owns it. A plan costs O(running + admitted), an admission O(its tokens). */
 #ifndef NSV_DAEMON_SCHED_H
@@ -57,7 +57,7 @@ struct nsv_sched_seq {
 	const int32_t *tokens; /* (n_token), the caller's */
 	bool bypass;
 	struct nsv_prefix_place place; /* how far its blocks are in the tree */
-	uint64_t tried_at;             /* the scheduler's n_change when it was last found not to fit */
+	uint64_t tried_at; /* the scheduler's n_change when it was last found not to fit */
 };
 
 struct nsv_sched_user {
@@ -125,9 +125,9 @@ void nsv_sched_add(struct nsv_sched *s, uint32_t seq, const struct nsv_sched_new
 /* It has ended: blocks go back. */
 void nsv_sched_remove(struct nsv_sched *s, uint32_t seq);
 void nsv_sched_pause(struct nsv_sched *s, uint32_t seq, bool paused);
-/* A result has come: the rows are computed, and full blocks become known to the prefix cache. Plans'
- * results come in the plans' order. 0, or what nsv_prefix_tree_insert says of blocks that cannot be
- * right. */
+/* A result has come: the rows are computed, and full blocks become known to the prefix cache.
+ * Plans' results come in the plans' order. 0, or what nsv_prefix_tree_insert says of blocks that
+ * cannot be right. */
 int nsv_sched_computed(struct nsv_sched *s, const struct nsv_plan_item *item);
 /* The token that the item sampled stands in `tokens` now. */
 void nsv_sched_known(struct nsv_sched *s, uint32_t seq);

@@ -72,7 +72,8 @@ static int listen_at(struct nsv_server *s, const char *path, struct nsv_err *err
 	s->listen_fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 	if (s->listen_fd < 0)
 		return -errno;
-	mode_t old = umask(0117); /* owner and group: others' access is the administrator's to give */
+	/* Owner and group: others' access is the administrator's to give. */
+	mode_t old = umask(0117);
 	ret = bind(s->listen_fd, (struct sockaddr *)&addr, sizeof(addr));
 	int saved = errno;
 	umask(old);
@@ -212,7 +213,8 @@ static void on_inbox(struct nsv_source *src, enum nsv_event event, int res, cons
 	uint64_t n;
 	(void)event, (void)res, (void)data;
 
-	/* The count does not matter; the list does, and it is looked at after the count is taken. */
+	/* The count does not matter; the list does, and it is looked at after the count is
+	 * taken. */
 	if (read(s->inbox.event_fd, &n, sizeof(n)) == sizeof(n) || nsv_mailbox_any(&s->inbox))
 		handle_all(s);
 }

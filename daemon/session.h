@@ -1,6 +1,8 @@
 /* A client's session, from its connection to the last reference that the engine had to it.
  *
- *     HELLO --hello, welcome--> OPEN --hang-up, or dropped--> CLOSING --engine, worker, loop let go--> freed
+ *     HELLO --hello, welcome--> OPEN --hang-up, or dropped--> CLOSING --all let go--> freed
+ *
+ * (all: the engine, the worker, the loop.)
  *
  * A slot of an open session:
  *

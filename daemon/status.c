@@ -12,10 +12,11 @@ static json_t *session_json(const struct nsv_session *se)
 	uint32_t n_live = 0;
 
 	for (uint32_t i = 0; i < se->ch.geom.n_slot; i++)
-		n_live += se->slots[i].phase != NSV_PHASE_FREE && se->slots[i].phase != NSV_PHASE_ENDED;
-	return json_pack("{s:I, s:i, s:i, s:i, s:i, s:I}", "id", (json_int_t)se->id, "uid", (int)se->uid,
-		"pid", (int)se->pid, "slots", (int)se->ch.geom.n_slot, "requests", (int)n_live, "bytes",
-		(json_int_t)se->memory);
+		n_live += se->slots[i].phase != NSV_PHASE_FREE &&
+		          se->slots[i].phase != NSV_PHASE_ENDED;
+	return json_pack("{s:I, s:i, s:i, s:i, s:i, s:I}", "id", (json_int_t)se->id, "uid",
+		(int)se->uid, "pid", (int)se->pid, "slots", (int)se->ch.geom.n_slot, "requests",
+		(int)n_live, "bytes", (json_int_t)se->memory);
 }
 
 static bool sees_all(const struct nsv_session *asker)
@@ -37,9 +38,9 @@ static json_t *model_json(const struct nsv_engine_info *i)
 {
 	const struct nsv_model_desc *d = i->desc;
 
-	return json_pack("{s:s, s:s, s:i, s:i, s:i, s:i}", "name", d->name, "arch", d->arch, "layers",
-		(int)d->n_layer, "context", (int)d->n_ctx, "vocabulary", (int)d->n_vocab, "embedding",
-		(int)d->n_embd);
+	return json_pack("{s:s, s:s, s:i, s:i, s:i, s:i}", "name", d->name, "arch", d->arch,
+		"layers", (int)d->n_layer, "context", (int)d->n_ctx, "vocabulary", (int)d->n_vocab,
+		"embedding", (int)d->n_embd);
 }
 
 static json_t *memory_json(const struct nsv_engine_info *i)
@@ -54,8 +55,9 @@ static json_t *counters_json(const struct nsv_server *s, const struct nsv_engine
 	return json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "steps",
 		(json_int_t)t->n_step, "step_ns", (json_int_t)t->step_ns, "prompt_tokens",
 		(json_int_t)t->n_prompt_token, "output_tokens", (json_int_t)t->n_output_token,
-		"cached_tokens", (json_int_t)t->n_cached_token, "preemptions", (json_int_t)t->n_preempt, "attention_reads", (json_int_t)t->n_attention,
-		"accepted", (json_int_t)t->n_accepted, "ended", (json_int_t)t->n_ended, "audits_failed",
+		"cached_tokens", (json_int_t)t->n_cached_token, "preemptions",
+		(json_int_t)t->n_preempt, "attention_reads", (json_int_t)t->n_attention, "accepted",
+		(json_int_t)t->n_accepted, "ended", (json_int_t)t->n_ended, "audits_failed",
 		(json_int_t)t->n_audit_bad, "refused_hellos", (json_int_t)s->n_refused,
 		"dropped_sessions", (json_int_t)s->n_dropped);
 }
@@ -67,11 +69,12 @@ static void add_load(json_t *root, const struct nsv_server *s)
 
 	json_object_set_new(root, "blocks",
 		json_pack("{s:i, s:i, s:i, s:i, s:i}", "total", (int)info->n_block, "free",
-			(int)(t.blocks_free + t.blocks_idle), "unused", (int)t.blocks_free, "cached_idle",
-			(int)t.blocks_idle, "tokens_each", (int)info->block_size));
+			(int)(t.blocks_free + t.blocks_idle), "unused", (int)t.blocks_free,
+			"cached_idle", (int)t.blocks_idle, "tokens_each", (int)info->block_size));
 	json_object_set_new(root, "requests",
-		json_pack("{s:i, s:i, s:i, s:i}", "running", (int)(t.n_running - t.n_paused), "queued",
-			(int)t.n_waiting, "paused", (int)t.n_paused, "ended", (int)t.n_done));
+		json_pack("{s:i, s:i, s:i, s:i}", "running", (int)(t.n_running - t.n_paused),
+			"queued", (int)t.n_waiting, "paused", (int)t.n_paused, "ended",
+			(int)t.n_done));
 	json_object_set_new(root, "counters", counters_json(s, &t));
 }
 
@@ -80,9 +83,10 @@ int nsv_status_text(const struct nsv_session *asker, char **ret_text, size_t *re
 	const struct nsv_server *s = asker->server;
 	const struct nsv_engine_info *info = nsv_engine_get_info(s->engine);
 	json_t *root = json_pack("{s:s, s:o, s:s, s:s, s:i, s:f, s:o, s:o}", "version", NSV_VERSION,
-		"model", model_json(info), "backend", info->backend->name, "isa", info->backend->isa(),
-		"threads", (int)info->threads, "uptime_s", (double)(nsv_now_ns() - s->start_ns) / 1e9,
-		"memory", memory_json(info), "sessions", sessions_json(asker));
+		"model", model_json(info), "backend", info->backend->name, "isa",
+		info->backend->isa(), "threads", (int)info->threads, "uptime_s",
+		(double)(nsv_now_ns() - s->start_ns) / 1e9, "memory", memory_json(info), "sessions",
+		sessions_json(asker));
 
 	if (root && sees_all(asker))
 		add_load(root, s);

@@ -1,5 +1,5 @@
-/* The daemon's state as a JSON text: the model, what runs, counters; of sessions the asker's own, all
- * of them for root and the daemon's own user. */
+/* The daemon's state as a JSON text: the model, what runs, counters; of sessions the asker's own,
+ * all of them for root and the daemon's own user. */
 #ifndef NSV_DAEMON_STATUS_H
 #define NSV_DAEMON_STATUS_H
 

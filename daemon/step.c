@@ -54,8 +54,8 @@ static void check_rooms(struct nsv_engine *e)
 
 /* ---- Batch: host integers only */
 
-static void want_token(struct nsv_engine *e, struct nsv_engine_step *st, const struct nsv_plan_item *item,
-	struct nsv_batch *b)
+static void want_token(struct nsv_engine *e, struct nsv_engine_step *st,
+	const struct nsv_plan_item *item, struct nsv_batch *b)
 {
 	const struct nsv_job *job = e->jobs[item->seq];
 	const struct nsv_params *p = &job->wish.params;
@@ -73,8 +73,8 @@ static void want_token(struct nsv_engine *e, struct nsv_engine_step *st, const s
 		.position = n_token};
 }
 
-static void add_item(struct nsv_engine *e, struct nsv_engine_step *st, const struct nsv_plan_item *item,
-	struct nsv_batch *b)
+static void add_item(struct nsv_engine *e, struct nsv_engine_step *st,
+	const struct nsv_plan_item *item, struct nsv_batch *b)
 {
 	const int32_t *tokens = nsv_seqs_tokens(&e->seqs, item->seq);
 	const struct nsv_block_table *table = &e->sched.seqs[item->seq].table;
@@ -84,7 +84,8 @@ static void add_item(struct nsv_engine *e, struct nsv_engine_step *st, const str
 		st->tokens[row0 + i] = item->pending ? NSV_TOKEN_LAST : tokens[item->n_past + i];
 		st->pos[row0 + i] = (int32_t)(item->n_past + i);
 	}
-	nsv_block_table_slots(table, e->info.block_size, item->n_past, item->n_row, st->slots + row0);
+	nsv_block_table_slots(
+		table, e->info.block_size, item->n_past, item->n_row, st->slots + row0);
 	st->places[b->n_seq] = item->seq;
 	st->seqs[b->n_seq++] = (struct nsv_attn_seq){.row0 = row0,
 		.n_query = item->n_row,

@@ -1,5 +1,5 @@
-/* What one user (uid) makes the daemon hold, all sessions together, against its limits. Every charge
- * has one release. The io thread owns it. */
+/* What one user (uid) makes the daemon hold, all sessions together, against its limits. Every
+ * charge has one release. The io thread owns it. */
 #ifndef NSV_DAEMON_USER_H
 #define NSV_DAEMON_USER_H
 

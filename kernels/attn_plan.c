@@ -103,8 +103,8 @@ int nsv_attn_check_shape(const struct nsv_attn_shape *shape)
 
 /* ---- Sequences -------------------------------------------------------------------------- */
 
-static int check_seq(
-	const struct nsv_attn_shape *shape, const struct nsv_attn_seq *seq, uint32_t n_row, uint32_t *ret_kv)
+static int check_seq(const struct nsv_attn_shape *shape, const struct nsv_attn_seq *seq,
+	uint32_t n_row, uint32_t *ret_kv)
 {
 	uint32_t n_kv;
 	uint64_t n_block;
@@ -174,8 +174,8 @@ static int fill_plan(const struct nsv_attn_shape *shape, struct nsv_attn_plan *p
 	plan->grid[1] = shape->n_head;
 	plan->grid[2] = plan->n_seq;
 	if (!nsv_mul(shape->n_head, shape->head_dim, &plan->q_row_stride) ||
-		!nsv_mul(plan->q_row_stride, plan->n_row, &len) || !nsv_mul(len, sizeof(float), &len) ||
-		len > PTRDIFF_MAX)
+		!nsv_mul(plan->q_row_stride, plan->n_row, &len) ||
+		!nsv_mul(len, sizeof(float), &len) || len > PTRDIFF_MAX)
 		return NSV_ATTN_OVERFLOW;
 	return nsv_attn_scratch_len(shape, plan->n_row, plan->max_kv, &plan->scratch_len);
 }
@@ -256,6 +256,7 @@ uint32_t nsv_attn_n_chunk(uint64_t n)
 	while (level < MAX_LEVEL && level_start(level + 1) < n)
 		level++;
 	size = (uint64_t)NSV_ATTN_CHUNK0 << level;
-	return (uint32_t)nsv_min_u64(level * NSV_ATTN_CHUNKS_A_SIZE + (n - 1 - level_start(level)) / size + 1,
+	return (uint32_t)nsv_min_u64(
+		level * NSV_ATTN_CHUNKS_A_SIZE + (n - 1 - level_start(level)) / size + 1,
 		(MAX_LEVEL + 1) * NSV_ATTN_CHUNKS_A_SIZE);
 }

@@ -6,7 +6,8 @@
  * can be wrong is checked before (nsv_attn_make_plan, weight_len, ...).
  *
  * Promise 1: each output element is a function of its own row alone, reduced in an order that
- * depends on neither n_row nor the team's size. A backend whose order changes changes `numerics`. */
+ * depends on neither n_row nor the team's size. A backend whose order changes changes
+ * `numerics`. */
 #ifndef NSV_KERNELS_BACKEND_H
 #define NSV_KERNELS_BACKEND_H
 
@@ -51,7 +52,8 @@ struct nsv_backend {
 
 	/* Activations in the form that `matmul` reads (float, or quantised a row at a time).
 	 * acts_len: bytes for n_row rows. acts_set: from x (n_row, n_in), rows `ld` apart; acts
-	 * (64-aligned) may refer to x, which stays as it is until the last matmul that reads them. */
+	 * (64-aligned) may refer to x, which stays as it is until the last matmul that reads
+	 * them. */
 	size_t (*acts_len)(uint32_t n_row, uint32_t n_in);
 	void (*acts_set)(const struct nsv_part *part, void *acts, const float *x, size_t ld,
 		uint32_t n_row, uint32_t n_in);
@@ -63,7 +65,8 @@ struct nsv_backend {
 	/* out (n_row, n_embd) = the rows `ids` of a stored matrix, times `scale`. Not packed. */
 	void (*embed)(const struct nsv_part *part, float *out, const struct nsv_matrix *m,
 		const int32_t *ids, uint32_t n_row, float scale);
-	/* out = x / sqrt(mean(x^2) + eps) * w over rows of n; rows ld apart in both. out may be x. */
+	/* out = x / sqrt(mean(x^2) + eps) * w over rows of n; rows ld apart in both. out may be
+	 * x. */
 	void (*rmsnorm)(const struct nsv_part *part, float *out, const float *x, const float *w,
 		size_t ld, uint32_t n_row, uint32_t n, float eps);
 	/* x += y, (n_row, n) contiguous. */
@@ -71,20 +74,22 @@ struct nsv_backend {
 	/* x[r*ld + i] += bias[i] */
 	void (*add_bias)(const struct nsv_part *part, float *x, size_t ld, const float *bias,
 		uint32_t n_row, uint32_t n);
-	/* In place on x: rows ld apart, each n_head heads of head_dim, the first n_rot of which turn.
-	 * cs: (n_row, n_rot/2, 2) cosines and sines. */
-	void (*rope)(const struct nsv_part *part, float *x, size_t ld, const float *cs, uint32_t n_row,
-		uint32_t n_head, uint32_t head_dim, uint32_t n_rot, enum nsv_rope_kind kind);
+	/* In place on x: rows ld apart, each n_head heads of head_dim, the first n_rot of which
+	 * turn. cs: (n_row, n_rot/2, 2) cosines and sines. */
+	void (*rope)(const struct nsv_part *part, float *x, size_t ld, const float *cs,
+		uint32_t n_row, uint32_t n_head, uint32_t head_dim, uint32_t n_rot,
+		enum nsv_rope_kind kind);
 	/* out[r*n + i] = act(gate[r*ld + i]) * up[r*ld + i] */
 	void (*gate)(const struct nsv_part *part, float *out, const float *gate, const float *up,
 		size_t ld, uint32_t n_row, uint32_t n, enum nsv_act act);
 	/* p = softmax(x) over rows of n; p may be x. The largest is subtracted first. */
 	void (*softmax)(
 		const struct nsv_part *part, float *p, const float *x, uint32_t n_row, uint32_t n);
-	/* K and V rows (n_row, n_kv_head, head_dim; rows ld apart) into their slots of the pools. */
-	void (*kv_append)(const struct nsv_part *part, const struct nsv_attn_shape *shape, void *k_pool,
-		void *v_pool, const float *k, const float *v, size_t ld, const int64_t *slots,
-		uint32_t n_row);
+	/* K and V rows (n_row, n_kv_head, head_dim; rows ld apart) into their slots of the
+	 * pools. */
+	void (*kv_append)(const struct nsv_part *part, const struct nsv_attn_shape *shape,
+		void *k_pool, void *v_pool, const float *k, const float *v, size_t ld,
+		const int64_t *slots, uint32_t n_row);
 	/* Reads K and V through the block table. May use nsv_team_barrier: all members call it. */
 	void (*attention)(const struct nsv_part *part, const struct nsv_attn_call *call);
 };
@@ -95,14 +100,15 @@ const struct nsv_backend *const *nsv_backends(void);
 /* Chooses a backend: by name, or with NULL, "" or "auto" by $NANOSERVE_BACKEND, else the best that
  * probe() allows. A named one that cannot run is an error (-ENOTSUP, its reason), never another;
  * an unknown name is -EINVAL and the names there are. */
-int nsv_backend_choose(const char *name, const struct nsv_backend **ret_backend, struct nsv_err *err);
+int nsv_backend_choose(
+	const char *name, const struct nsv_backend **ret_backend, struct nsv_err *err);
 
 /* The cache's attention read, whatever the backend: counts, then calls. All members call it. */
 struct nsv_dispatch {
 	const struct nsv_backend *backend;
 	uint64_t n_attention; /* written by member 0: reads through the dispatcher */
 };
-void nsv_dispatch_attention(
-	struct nsv_dispatch *dispatch, const struct nsv_part *part, const struct nsv_attn_call *call);
+void nsv_dispatch_attention(struct nsv_dispatch *dispatch, const struct nsv_part *part,
+	const struct nsv_attn_call *call);
 
 #endif

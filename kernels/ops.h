@@ -1,7 +1,8 @@
 /* Shapes, element types and tolerances of every operation, and the host-side checks that turn
  * integers into addresses. Plain C: the same on every machine, whatever backend then runs.
  *
- * Arrays are row-major, last dimension contiguous, unless a stride says else. float is IEEE binary32.
+ * Arrays are row-major, last dimension contiguous, unless a stride says else. float is IEEE
+ * binary32.
  *
  * Tolerance to `reference`: |a - b| <= 1e-5 + 1e-4 |b| where operands and accumulators are fp32
  * over the same stored K and V. Bounds for 16-bit and 8-bit operands: see tests/ops. */

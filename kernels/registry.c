@@ -50,7 +50,8 @@ static int choose_best(const struct nsv_backend **ret_backend, struct nsv_err *e
 	return nsv_fail(err, -ENOTSUP, "no backend can run on this machine");
 }
 
-int nsv_backend_choose(const char *name, const struct nsv_backend **ret_backend, struct nsv_err *err)
+int nsv_backend_choose(
+	const char *name, const struct nsv_backend **ret_backend, struct nsv_err *err)
 {
 	if (!name || !*name || !strcmp(name, "auto"))
 		name = getenv("NANOSERVE_BACKEND");
@@ -59,8 +60,8 @@ int nsv_backend_choose(const char *name, const struct nsv_backend **ret_backend,
 	return choose_named(name, ret_backend, err);
 }
 
-void nsv_dispatch_attention(
-	struct nsv_dispatch *dispatch, const struct nsv_part *part, const struct nsv_attn_call *call)
+void nsv_dispatch_attention(struct nsv_dispatch *dispatch, const struct nsv_part *part,
+	const struct nsv_attn_call *call)
 {
 	if (part->index == 0)
 		dispatch->n_attention++;

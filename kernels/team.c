@@ -1,8 +1,8 @@
 /* A team of threads. Two gates, each a word that only grows and the count of those asleep on it:
  * `start` opens once a run, `meet` once a barrier.
  *
- * No wake-up is lost: a sleeper counts itself (seq_cst), then the kernel compares the word; an opener
- * changes the word (seq_cst), then reads the count. One of the two sees the other. */
+ * No wake-up is lost: a sleeper counts itself (seq_cst), then the kernel compares the word; an
+ * opener changes the word (seq_cst), then reads the count. One of the two sees the other. */
 #include "kernels/team.h"
 
 #include <linux/futex.h>

@@ -69,8 +69,9 @@ struct nsv_hello {
 	uint32_t reserved1[9];
 };
 
-/* Its answer. status 0: two descriptors follow by SCM_RIGHTS, `up` (read-write), `down` (read-only).
- * Otherwise status is an NSV_E_ code, text says why, and the daemon closes the socket. 256 bytes. */
+/* Its answer. status 0: two descriptors follow by SCM_RIGHTS, `up` (read-write), `down`
+ * (read-only). Otherwise status is an NSV_E_ code, text says why, and the daemon closes the socket.
+ * 256 bytes. */
 struct nsv_welcome {
 	uint32_t magic;
 	uint16_t major, minor;
@@ -128,10 +129,10 @@ struct nsv_up_slot {
 };
 
 enum nsv_op {
-	NSV_OP_NOP = 0,        /* answered by a reply at once */
-	NSV_OP_SUBMIT = 1,     /* start a request in `slot` */
-	NSV_OP_CANCEL = 2,     /* end request `target_id` */
-	NSV_OP_FORK = 3,       /* start `request_id` in `slot` as a copy of `target_id` as it stands */
+	NSV_OP_NOP = 0,    /* answered by a reply at once */
+	NSV_OP_SUBMIT = 1, /* start a request in `slot` */
+	NSV_OP_CANCEL = 2, /* end request `target_id` */
+	NSV_OP_FORK = 3,   /* start `request_id` in `slot` as a copy of `target_id` as it stands */
 	NSV_OP_TOKENIZE = 4,   /* text to ids, into the token log of `slot` */
 	NSV_OP_DETOKENIZE = 5, /* ids to text, into the text log of `slot` */
 	NSV_OP_STATUS = 6,     /* a JSON text into the text log of `slot` */
@@ -170,9 +171,9 @@ struct nsv_message {
 enum nsv_role { NSV_ROLE_SYSTEM = 0, NSV_ROLE_USER = 1, NSV_ROLE_ASSISTANT = 2, NSV_N_ROLE = 3 };
 
 enum nsv_param_flag {
-	NSV_PARAM_SEED = 1,           /* `seed` counts; else the daemon draws one and reports it */
-	NSV_PARAM_IGNORE_END = 2,     /* end tokens are tokens like any other */
-	NSV_PARAM_LOGPROBS = 4,       /* log the chosen token's and n_logprob alternatives' a step */
+	NSV_PARAM_SEED = 1,       /* `seed` counts; else the daemon draws one and reports it */
+	NSV_PARAM_IGNORE_END = 2, /* end tokens are tokens like any other */
+	NSV_PARAM_LOGPROBS = 4,   /* log the chosen token's and n_logprob alternatives' a step */
 	NSV_PARAM_PROMPT_LOGPROBS = 8,
 	NSV_PARAM_FLAGS = 15,
 };
@@ -270,8 +271,9 @@ struct nsv_down_slot {
 };
 
 enum nsv_cqe_kind {
-	NSV_CQE_ERROR = 0,    /* reply: refused with `code`. Unless the code is NSV_E_BUSY, _ENTRY or _ID, the
-	                      * slot also says so: DONE, NSV_FINISH_ERROR, and a sentence in `text` */
+	/* reply: refused with `code`. Unless the code is NSV_E_BUSY, _ENTRY or _ID, the slot also
+	 * says so: DONE, NSV_FINISH_ERROR, and a sentence in `text` */
+	NSV_CQE_ERROR = 0,
 	NSV_CQE_PONG = 1,     /* reply to NOP; text_end is the NOP's target_id */
 	NSV_CQE_DONE = 2,     /* reply: tokenize, detokenize or status has an output */
 	NSV_CQE_ACCEPTED = 3, /* event: the request is safe; it will be answered whatever happens */

@@ -1,4 +1,5 @@
-/* What every folder may use: checked sizes, cleanup attributes, error texts. Includes nothing of ours.
+/* What every folder may use: checked sizes, cleanup attributes, error texts. Includes nothing of
+ * ours.
  *
  * Errors: a function returns 0 or -errno (fatal to the operation) or a documented value above 0.
  * Where a person must understand the error, the function also takes a `struct nsv_err *` (which

@@ -1,16 +1,16 @@
-/* Paged attention over sixteen lanes; attention-<isa>.c defines FN(name), SCORE_ROWS, VALUE_ROWS and
- * VALUE_VECS (what fits its registers; the bits do not depend on them) and includes this.
+/* Paged attention over sixteen lanes; attention-<isa>.c defines FN(name), SCORE_ROWS, VALUE_ROWS
+ * and VALUE_VECS (what fits its registers; the bits do not depend on them) and includes this.
  *
- * An item is a KV head of a sequence with a tile of its query positions and the query heads that share
- * it: up to ROWS rows (query, head) that read the same keys. A history is taken in chunks
- * (nsv_attn_chunk_edge), a chunk in strips of 256 keys: scores of all rows, sixteen keys a vector, one
- * fma a dimension in order; then maximum, exp and sum, key i in lane i % 16; then values, sixteen
- * dimensions a vector, one fma a key in order. Each row's arithmetic is its own: it depends on
- * neither the other rows of the item nor who computes it.
+ * An item is a KV head of a sequence with a tile of its query positions and the query heads that
+ * share it: up to ROWS rows (query, head) that read the same keys. A history is taken in chunks
+ * (nsv_attn_chunk_edge), a chunk in strips of 256 keys: scores of all rows, sixteen keys a vector,
+ * one fma a dimension in order; then maximum, exp and sum, key i in lane i % 16; then values,
+ * sixteen dimensions a vector, one fma a key in order. Each row's arithmetic is its own: it depends
+ * on neither the other rows of the item nor who computes it.
  *
- * A chunk's result is a partial: (maximum, sum, padding; values (head_dim rounded up to 16)), folded into
- * the row's total first to last. For few rows, partials go to scratch, so that members can share
- * the chunks of one history; else an item folds its own.
+ * A chunk's result is a partial: (maximum, sum, padding; values (head_dim rounded up to 16)),
+ * folded into the row's total first to last. For few rows, partials go to scratch, so that members
+ * can share the chunks of one history; else an item folds its own.
  *
  * K with 16 keys adjacent and V with dimensions adjacent, both fp32, are read in place; any other
  * layout, type or head size is gathered, sixteen keys at a time. */
@@ -28,7 +28,7 @@ struct item {
 	const struct nsv_attn_seq *seq;
 	uint32_t kv_head, head0, n_head; /* the query heads */
 	uint32_t query0, n_query;        /* of the sequence's rows */
-	uint32_t n_row;                  /* n_query * n_head; row r is query r / n_head, head r % n_head */
+	uint32_t n_row; /* n_query * n_head; row r is query r / n_head, head r % n_head */
 	uint32_t begin[ROWS], end[ROWS]; /* the keys that a row sees */
 	float *part[ROWS];               /* where the chunk's partial is made */
 };
@@ -114,8 +114,8 @@ static void gather_v(const struct item *it, uint32_t pos, float *dst)
 /* ---- Scores ----------------------------------------------------------------------------- */
 
 /* Sixteen keys against `rows` rows; rows is a constant wherever this is expanded. */
-ALWAYS_INLINE void score_rows(
-	uint32_t rows, const float *k, size_t k_stride, const float *q, uint32_t n_row, uint32_t n, float *s)
+ALWAYS_INLINE void score_rows(uint32_t rows, const float *k, size_t k_stride, const float *q,
+	uint32_t n_row, uint32_t n, float *s)
 {
 	vf acc[SCORE_ROWS];
 	UNROLL
@@ -294,8 +294,8 @@ static void value_set(uint32_t rows, float *const *part, uint32_t dim, const flo
 	}
 }
 
-/* Rows r0 .. r0 + rows - 1 over the strip's keys [from, to): together where all see a key; before and
- * after, each alone, so that a key that a row does not see is not even multiplied by zero. */
+/* Rows r0 .. r0 + rows - 1 over the strip's keys [from, to): together where all see a key; before
+ * and after, each alone, so that a key that a row does not see is not even multiplied by zero. */
 static void value_span(const struct item *it, struct work *w, uint32_t r0, uint32_t rows,
 	uint32_t strip, uint32_t from, uint32_t to)
 {
@@ -371,7 +371,8 @@ static void run_chunk(const struct item *it, struct work *w, uint32_t from, uint
 			uint32_t b = clamp_to(it->begin[r], strip, STRIP);
 			uint32_t e = clamp_to(it->end[r], strip, STRIP);
 			if (b < e)
-				weigh_row(shape, w->s + r * STRIP, b, e, it->part[r], sum + r * VF_N);
+				weigh_row(
+					shape, w->s + r * STRIP, b, e, it->part[r], sum + r * VF_N);
 		}
 		value_strip(it, w, strip, begin, end);
 	}
@@ -398,7 +399,8 @@ static void write_out(const float *total, uint32_t n, float *out)
 {
 	vf sum = vf_set1(total[1]);
 	for (uint32_t d = 0; d < n; d += VF_N)
-		vf_store_n(out + d, vf_div(vf_load(total + PART_HEAD + d), sum), min_u32(n - d, VF_N));
+		vf_store_n(
+			out + d, vf_div(vf_load(total + PART_HEAD + d), sum), min_u32(n - d, VF_N));
 }
 
 /* ---- Items ------------------------------------------------------------------------------ */
@@ -482,7 +484,8 @@ static void run_part(struct item *it, uint32_t c)
 
 /* ---- Who does what ---------------------------------------------------------------------- */
 
-/* Work is dealt out by its cost, in one fixed order: each member walks all of it, takes its share. */
+/* Work is dealt out by its cost, in one fixed order: each member walks all of it, takes its
+ * share. */
 struct deal {
 	const struct nsv_part *part;
 	uint64_t total, so_far; /* total 0: counting */
@@ -562,7 +565,8 @@ static void fold_row(const struct nsv_attn_call *call, const struct nsv_attn_seq
 	row_keys(call, seq, query, &first, &last);
 	for (size_t h = begin; h < end; h++) {
 		clear_part(total, dim);
-		for (uint32_t c = nsv_attn_n_chunk(first + 1ull) - 1; c < nsv_attn_n_chunk(last); c++)
+		for (uint32_t c = nsv_attn_n_chunk(first + 1ull) - 1; c < nsv_attn_n_chunk(last);
+			c++)
 			fold(total, part_at(call, row, h, c), dim);
 		write_out(total, call->shape->head_dim,
 			call->out + row * call->plan->q_row_stride + h * call->shape->head_dim);

@@ -44,7 +44,8 @@ static const struct nsv_cpu_row rows[] = {
 	ROW("plain", has_all, plain),
 };
 
-/* The row that runs: chosen by probe, the same each time, so that who comes first does not matter. */
+/* The row that runs: chosen by probe, the same each time, so that who comes first does not
+ * matter. */
 static _Atomic(const struct nsv_cpu_row *) chosen;
 
 const struct nsv_cpu_row *nsv_cpu_rows(size_t *ret_n)
@@ -149,7 +150,8 @@ static void cpu_attention(const struct nsv_part *part, const struct nsv_attn_cal
 
 const struct nsv_backend nsv_cpu_backend = {
 	.name = "cpu",
-	.numerics = 0x63707501, /* "cpu", 1: the orders of matmul-impl.h, attention-impl.h, ops-impl.h */
+	/* "cpu", 1: the orders of matmul-impl.h, attention-impl.h, ops-impl.h. */
+	.numerics = 0x63707501,
 	.k_dim_major = true,
 	.probe = cpu_probe,
 	.isa = cpu_isa,

@@ -25,8 +25,9 @@ struct quants {
 /* 16 in each byte whose bit is set. */
 ALWAYS_INLINE __m256i spread_bits(uint32_t bits)
 {
-	const __m256i byte = _mm256_setr_epi8(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1, 2, 2, 2,
-		2, 2, 2, 2, 2, 3, 3, 3, 3, 3, 3, 3, 3);
+	const __m256i byte = _mm256_setr_epi8(
+		0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1, /* lower half */
+		2, 2, 2, 2, 2, 2, 2, 2, 3, 3, 3, 3, 3, 3, 3, 3);
 	const __m256i bit = _mm256_set1_epi64x((long long)0x8040201008040201ull);
 	__m256i b = _mm256_shuffle_epi8(_mm256_set1_epi32((int)bits), byte);
 	b = _mm256_cmpeq_epi8(_mm256_and_si256(b, bit), bit);

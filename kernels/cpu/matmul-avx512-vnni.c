@@ -1,4 +1,5 @@
-/* Products with vpdpbusd: four inputs of each of 16 rows an instruction, the rows being the lanes. */
+/* Products with vpdpbusd: four inputs of each of 16 rows an instruction, the rows being the
+ * lanes. */
 #include "kernels/cpu/pack.h"
 #include "kernels/cpu/vec.h"
 

@@ -1,5 +1,5 @@
-/* Products of packed weights and quantised activations; the part that is the same on every row of the
- * instruction-set table. matmul-<isa>.c defines, then includes this:
+/* Products of packed weights and quantised activations; the part that is the same on every row of
+ * the instruction-set table. matmul-<isa>.c defines, then includes this:
  *
  *     FN(name)             the function's name on this row
  *     MAX_ROWS             rows of activations that share an unpacked block (a power of two)
@@ -45,8 +45,8 @@ static void quant_block(const float *x, uint32_t n, int8_t *q, struct nsv_cpu_sc
 }
 
 /* Row r of the tile of h rows. */
-static void quant_row(
-	uint8_t *tile, uint32_t r, uint32_t h, const float *x, uint32_t n_in, size_t from, size_t to)
+static void quant_row(uint8_t *tile, uint32_t r, uint32_t h, const float *x, uint32_t n_in,
+	size_t from, size_t to)
 {
 	size_t n_block = nsv_cpu_n_block(n_in);
 	int8_t *q = (int8_t *)tile + r * NSV_CPU_BLOCK;

@@ -38,7 +38,8 @@ static int64_t place(const struct program *pg, const struct nsv_kv_layout *l, ui
 }
 
 /* A load under a mask: what is masked off is not touched. */
-static float load(const struct program *pg, const void *pool, int64_t at, int64_t stride, uint32_t d)
+static float load(
+	const struct program *pg, const void *pool, int64_t at, int64_t stride, uint32_t d)
 {
 	const struct nsv_attn_shape *s = pg->call->shape;
 	return d < s->head_dim ? nsv_load_elem(s->kv_dtype, pool, at + d * stride) : 0.0f;
@@ -117,7 +118,8 @@ static void run_program(const struct program *pg, float *out)
 	uint32_t tile = pg->call->plan->tile;
 	struct state all, chunk;
 	clear(pg, &all);
-	for (uint32_t c = nsv_attn_n_chunk(pg->begin + 1ull) - 1; c < nsv_attn_n_chunk(pg->end); c++) {
+	for (uint32_t c = nsv_attn_n_chunk(pg->begin + 1ull) - 1; c < nsv_attn_n_chunk(pg->end);
+		c++) {
 		uint32_t from = (uint32_t)nsv_attn_chunk_edge(c);
 		uint32_t to = (uint32_t)nsv_min_u64(nsv_attn_chunk_edge(c + 1), pg->end);
 		clear(pg, &chunk);
@@ -131,11 +133,12 @@ static void run_program(const struct program *pg, float *out)
 }
 
 /* Sets up the program of a grid point, as a kernel does from its block index, and runs it. */
-static void run_point(
-	const struct nsv_attn_call *call, const struct nsv_attn_seq *seq, uint32_t row, uint32_t head)
+static void run_point(const struct nsv_attn_call *call, const struct nsv_attn_seq *seq,
+	uint32_t row, uint32_t head)
 {
 	const struct nsv_attn_shape *s = call->shape;
-	size_t at = (seq->row0 + (size_t)row) * call->plan->q_row_stride + (size_t)head * s->head_dim;
+	size_t at =
+		(seq->row0 + (size_t)row) * call->plan->q_row_stride + (size_t)head * s->head_dim;
 	struct program pg = {.call = call, .seq = seq, .kv_head = head / call->plan->group};
 	pg.end = seq->n_past + row + 1;
 	pg.begin = s->window && pg.end > s->window ? pg.end - s->window : 0;

@@ -53,8 +53,9 @@ static void append(const struct nsv_attn_shape *s, const struct nsv_kv_layout *l
 	}
 }
 
-void nsv_cpu_kv_append(const struct nsv_part *part, const struct nsv_attn_shape *shape, void *k_pool,
-	void *v_pool, const float *k, const float *v, size_t ld, const int64_t *slots, uint32_t n_row)
+void nsv_cpu_kv_append(const struct nsv_part *part, const struct nsv_attn_shape *shape,
+	void *k_pool, void *v_pool, const float *k, const float *v, size_t ld, const int64_t *slots,
+	uint32_t n_row)
 {
 	size_t begin, end;
 	nsv_part_range(part, n_row, 1, &begin, &end);

@@ -90,7 +90,8 @@ void FN(rope)(const struct nsv_part *part, float *x, size_t ld, const float *cs,
 	}
 }
 
-/* Both are g * sigmoid(y): SiLU with y = g; tanh's GELU with y = 2 sqrt(2/pi) (g + 0.044715 g^3). */
+/* Both are g * sigmoid(y): SiLU with y = g; tanh's GELU with y = 2 sqrt(2/pi) (g + 0.044715
+ * g^3). */
 ALWAYS_INLINE vf act_of(vf g, enum nsv_act act)
 {
 	const vf one = vf_set1(1.0f), zero = vf_set1(0);
@@ -112,15 +113,16 @@ ALWAYS_INLINE void gate_span(
 	}
 }
 
-void FN(gate)(const struct nsv_part *part, float *out, const float *gate, const float *up, size_t ld,
-	uint32_t n_row, uint32_t n, enum nsv_act act)
+void FN(gate)(const struct nsv_part *part, float *out, const float *gate, const float *up,
+	size_t ld, uint32_t n_row, uint32_t n, enum nsv_act act)
 {
 	size_t begin, end, r;
 	nsv_part_range(part, n, VF_N, &begin, &end);
 	for (r = 0; r < n_row; r++) {
 		size_t at = r * ld + begin;
 		if (act == NSV_ACT_SILU)
-			gate_span(out + r * n + begin, gate + at, up + at, end - begin, NSV_ACT_SILU);
+			gate_span(
+				out + r * n + begin, gate + at, up + at, end - begin, NSV_ACT_SILU);
 		else
 			gate_span(out + r * n + begin, gate + at, up + at, end - begin,
 				NSV_ACT_GELU_TANH);

@@ -234,7 +234,8 @@ static void pack_float_row(
 {
 	size_t elem = m->dtype == NSV_F32 ? 4 : 2;
 	for (size_t i = 0; i < m->n_in; i++)
-		memcpy(panel + (i * NSV_CPU_PANEL + lane) * elem, (const char *)row + i * elem, elem);
+		memcpy(panel + (i * NSV_CPU_PANEL + lane) * elem, (const char *)row + i * elem,
+			elem);
 }
 
 static void pack_panel(const struct nsv_matrix *m, const struct nsv_cpu_mat *mat, size_t panel,

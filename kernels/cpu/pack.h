@@ -7,7 +7,8 @@
  *     panel  | block of inputs 0-31 | block of 32-63 | ...
  *     block  | q of 16 rows | the fifth bits, for 5-bit q | 16 d | 16 m, or the second 16 d
  *     q      | 8 vectors of 64 bytes: vector j holds, row by row, inputs 4j .. 4j+3 (what vpdpbusd
- *            | multiplies); 4-bit: 4 vectors, vector 2v in the low halves of the v-th, 2v+1 in the high
+ *            | multiplies); 4-bit: 4 vectors, vector 2v in the low halves of the v-th, 2v+1 in
+ *            | the high
  *     fifth  | 8 words of 64 bits: bit i of word j belongs to byte i of vector j
  *
  * Float weights: a panel is (n_in, 16), in the type they are stored in. A matrix is padded with

@@ -11,8 +11,8 @@
 #include <string.h>
 
 #define VF_N 16u
-/* What must be inlined for its constants to be known and its values to stay in registers. In plain C
- * it is left to the compiler; with sanitizers, which would take minutes over it, nothing is. */
+/* What must be inlined for its constants to be known and its values to stay in registers. In plain
+ * C it is left to the compiler; with sanitizers, which would take minutes over it, nothing is. */
 #if defined(__AVX2__)
 #define ALWAYS_INLINE static inline __attribute__((always_inline))
 #if defined(__clang__)

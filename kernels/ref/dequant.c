@@ -87,7 +87,8 @@ static void dequant_q4_k(const uint8_t *b, float *out)
 		const uint8_t *q = b + 16 + j / 2 * 32;
 		scale_min(b + 4, j, &scale, &min);
 		for (int i = 0; i < 32; i++)
-			out[32 * j + i] = d * scale * (float)(q[i] >> (j % 2 * 4) & 15) - dmin * min;
+			out[32 * j + i] =
+				d * scale * (float)(q[i] >> (j % 2 * 4) & 15) - dmin * min;
 	}
 }
 
@@ -105,7 +106,8 @@ static void dequant_q5_k(const uint8_t *b, float *out)
 	}
 }
 
-/* 128 bytes of low nibbles, 64 of high pairs, 16 signed scales, d; in two halves of 128 elements. */
+/* 128 bytes of low nibbles, 64 of high pairs, 16 signed scales, d; in two halves of 128
+ * elements. */
 static void dequant_q6_k(const uint8_t *b, float *out)
 {
 	float d = nsv_load_f16(b + 208);

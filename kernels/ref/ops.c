@@ -99,7 +99,8 @@ void nsv_ref_gate(const struct nsv_part *part, float *out, const float *gate, co
 	nsv_part_range(part, n, 16, &begin, &end);
 	for (size_t r = 0; r < n_row; r++)
 		for (size_t i = begin; i < end; i++)
-			out[r * n + i] = (float)act_of((double)gate[r * ld + i], act) * up[r * ld + i];
+			out[r * n + i] =
+				(float)act_of((double)gate[r * ld + i], act) * up[r * ld + i];
 }
 
 static void softmax_row(float *p, const float *x, uint32_t n)
@@ -136,8 +137,9 @@ static void append_row(const struct nsv_attn_shape *s, const struct nsv_kv_layou
 		}
 }
 
-void nsv_ref_kv_append(const struct nsv_part *part, const struct nsv_attn_shape *shape, void *k_pool,
-	void *v_pool, const float *k, const float *v, size_t ld, const int64_t *slots, uint32_t n_row)
+void nsv_ref_kv_append(const struct nsv_part *part, const struct nsv_attn_shape *shape,
+	void *k_pool, void *v_pool, const float *k, const float *v, size_t ld, const int64_t *slots,
+	uint32_t n_row)
 {
 	size_t begin, end;
 	nsv_part_range(part, n_row, 1, &begin, &end);

@@ -39,8 +39,9 @@ void nsv_ref_gate(const struct nsv_part *part, float *out, const float *gate, co
 	size_t ld, uint32_t n_row, uint32_t n, enum nsv_act act);
 void nsv_ref_softmax(
 	const struct nsv_part *part, float *p, const float *x, uint32_t n_row, uint32_t n);
-void nsv_ref_kv_append(const struct nsv_part *part, const struct nsv_attn_shape *shape, void *k_pool,
-	void *v_pool, const float *k, const float *v, size_t ld, const int64_t *slots, uint32_t n_row);
+void nsv_ref_kv_append(const struct nsv_part *part, const struct nsv_attn_shape *shape,
+	void *k_pool, void *v_pool, const float *k, const float *v, size_t ld, const int64_t *slots,
+	uint32_t n_row);
 void nsv_ref_attention(const struct nsv_part *part, const struct nsv_attn_call *call);
 
 #endif

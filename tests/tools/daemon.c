@@ -37,7 +37,8 @@ const char *nsv_test_model(void)
 	if (set)
 		snprintf(path, sizeof(path), "%s", set);
 	else
-		snprintf(path, sizeof(path), "%s%s/nanoserve/models/SmolLM2-135M-Instruct.Q4_1.gguf",
+		snprintf(path, sizeof(path),
+			"%s%s/nanoserve/models/SmolLM2-135M-Instruct.Q4_1.gguf",
 			cache ? cache : home ? home : "", cache ? "" : "/.cache");
 	return access(path, R_OK) == 0 ? path : NULL;
 }
@@ -45,7 +46,8 @@ const char *nsv_test_model(void)
 static void exec_daemon(
 	const struct nsv_test_daemon *d, const char *model, const char *const *extra)
 {
-	const char *argv[32] = {nsv_test_program("nanoserved"), "--model", model, "--socket", d->socket};
+	const char *argv[32] = {
+		nsv_test_program("nanoserved"), "--model", model, "--socket", d->socket};
 	int n = 5;
 
 	prctl(PR_SET_PDEATHSIG, SIGKILL); /* a test that dies leaves no daemon behind */

@@ -14,8 +14,8 @@ void nsv_report_begin(struct nsv_report *r, const char *name)
 		exit(1);
 	}
 	fputs("[", r->json);
-	printf("%-38s %12s %-8s %10s %12s %7s %7s\n", "work", "value", "unit", "limit", "peer", "ratio",
-		"target");
+	printf("%-38s %12s %-8s %10s %12s %7s %7s\n", "work", "value", "unit", "limit", "peer",
+		"ratio", "target");
 }
 
 static void put_number(FILE *f, const char *key, double v)
@@ -47,8 +47,8 @@ void nsv_report_add(struct nsv_report *r, const struct nsv_figure *f)
 	print_cell(ratio, 7, "%.2f");
 	print_cell(f->target, 7, "%.3g");
 	printf("\n");
-	fprintf(r->json, "%s{\"work\": \"%s\", \"value\": %.6g, \"unit\": \"%s\"", r->n++ ? ",\n " : "",
-		f->work, f->value, f->unit);
+	fprintf(r->json, "%s{\"work\": \"%s\", \"value\": %.6g, \"unit\": \"%s\"",
+		r->n++ ? ",\n " : "", f->work, f->value, f->unit);
 	put_number(r->json, "limit", f->limit);
 	fprintf(r->json, ", \"peer\": %s%s%s", f->peer ? "\"" : "", f->peer ? f->peer : "null",
 		f->peer ? "\"" : "");

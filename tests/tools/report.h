@@ -16,7 +16,8 @@ struct nsv_figure {
 	double limit;      /* what the machine allows; 0: not known */
 	const char *peer;  /* NULL: none was run */
 	double peer_value; /* 0: none */
-	double target;     /* of the ratio to the peer, or of the value where there is no peer; 0: none */
+	/* Of the ratio to the peer, or of the value where there is no peer; 0: none. */
+	double target;
 	bool less_is_more; /* a time */
 };
 
