@@ -176,7 +176,7 @@ static int run(struct chat *c)
 		ret = take_line(c, line);
 		free(line);
 	}
-	if (isatty(STDIN_FILENO))
+	if (ret == 0 && isatty(STDIN_FILENO)) /* Ctrl-D left the cursor behind the prompt */
 		putchar('\n');
 	return ret;
 }
