@@ -61,11 +61,12 @@ static void start(void)
 	static char socket_path[64];
 	char *argv[] = {"fuzz", "--model", "none", "--socket", socket_path, "--kv-blocks", "32",
 		"--threads", "1", "--max-requests", "4", NULL};
-	struct nsv_gguf *g = make_model();
-	struct nsv_engine *engine;
-	struct nsv_tok *tok;
+	static struct nsv_gguf *g; /* all for as long as the process lives */
+	static struct nsv_engine *engine;
+	static struct nsv_tok *tok;
 	struct nsv_err err;
 
+	g = make_model();
 	nsv_log_setup(NSV_LOG_ERROR, false);
 	snprintf(socket_path, sizeof(socket_path), "/tmp/nanoserve-fuzz-%d", (int)getpid());
 	must(nsv_config_init(&config, NSV_ARRAY_LEN(argv) - 1, argv, &err) == 0);
