@@ -1,3 +1,4 @@
+/* The clock that all of the daemon goes by. Any thread. */
 #ifndef NSV_DAEMON_CLOCK_H
 #define NSV_DAEMON_CLOCK_H
 
@@ -11,16 +12,6 @@ static inline uint64_t nsv_now_ns(void)
 
 	clock_gettime(CLOCK_MONOTONIC, &ts);
 	return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
-}
-
-/* Between two looks at memory that another thread writes. */
-static inline void nsv_pause(void)
-{
-#if defined(__x86_64__)
-	__builtin_ia32_pause();
-#elif defined(__aarch64__)
-	__asm__ volatile("yield");
-#endif
 }
 
 #endif

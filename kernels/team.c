@@ -35,15 +35,6 @@ struct nsv_team {
 	struct member members[];
 };
 
-static void relax(void)
-{
-#if defined(__x86_64__)
-	__builtin_ia32_pause();
-#elif defined(__aarch64__)
-	__asm__ volatile("yield");
-#endif
-}
-
 static void gate_open(struct gate *gate)
 {
 	atomic_fetch_add(&gate->word, 1);
@@ -57,7 +48,7 @@ static void gate_wait(struct gate *gate, uint32_t seen, uint32_t spin)
 	for (uint32_t i = 0; i < spin; i++) {
 		if (atomic_load_explicit(&gate->word, memory_order_acquire) != seen)
 			return;
-		relax();
+		nsv_pause();
 	}
 	atomic_fetch_add(&gate->n_asleep, 1);
 	while (atomic_load(&gate->word) == seen)

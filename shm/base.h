@@ -88,6 +88,16 @@ static inline size_t nsv_max(size_t a, size_t b)
 	return a > b ? a : b;
 }
 
+/* Between two looks at memory that another thread writes. */
+static inline void nsv_pause(void)
+{
+#if defined(__x86_64__)
+	__builtin_ia32_pause();
+#elif defined(__aarch64__)
+	__asm__ volatile("yield");
+#endif
+}
+
 static inline void nsv_cleanup_free(void *p)
 {
 	free(*(void **)p);
