@@ -202,7 +202,7 @@ static bool is_poured(const struct nsv_job *job)
 	return job->text_done == job->text_len && job->ids_done == job->ids.n;
 }
 
-bool nsv_session_output(struct nsv_session *se, struct nsv_session_slot *slot)
+void nsv_session_output(struct nsv_session *se, struct nsv_session_slot *slot)
 {
 	struct nsv_job *job = slot->job;
 
@@ -212,12 +212,10 @@ bool nsv_session_output(struct nsv_session *se, struct nsv_session_slot *slot)
 		nsv_sink_stalled(&job->sink, true);
 		pour(job);
 	}
-	if (is_poured(job)) {
+	if (is_poured(job))
 		end_output(se, slot, NSV_FINISH_STOP);
-		return true;
-	}
-	nsv_channel_ring(&se->ch, &se->ch.io.rung);
-	return false;
+	else
+		nsv_channel_ring(&se->ch, &se->ch.io.rung);
 }
 
 /* ---- Entries that take a slot */

@@ -34,8 +34,8 @@ struct nsv_exec_step {
 };
 
 struct nsv_exec {
-	/* Steps that may be under way; 1: none is planned before the last one's tokens are known.
-	 */
+	/* Steps that may be under way; 1: none is planned before the last one's tokens are
+	 * known. */
 	uint32_t depth;
 	/* -errno: the step cannot be computed, and none after it. */
 	int (*submit)(struct nsv_exec *x, const struct nsv_exec_step *step, struct nsv_err *err);

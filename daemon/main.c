@@ -1,5 +1,4 @@
 /* nanoserved: loads a model and serves it. */
-#include <signal.h>
 #include <string.h>
 
 #include "daemon/clock.h"

@@ -75,8 +75,8 @@ void nsv_session_closed(struct nsv_session_close *close);
 
 /* Handles one entry, whose index in the ring is given. */
 void nsv_session_entry(struct nsv_session *se, const struct nsv_sqe *sqe, uint32_t index);
-/* Writes more of an output; true: it is all written, the slot has ended. */
-bool nsv_session_output(struct nsv_session *se, struct nsv_session_slot *slot);
+/* Writes more of an output; the slot ends with the last of it. */
+void nsv_session_output(struct nsv_session *se, struct nsv_session_slot *slot);
 /* Has its request ended, as the client can see? */
 bool nsv_session_slot_ended(const struct nsv_session *se, const struct nsv_session_slot *slot);
 /* Gives a slot whose end was acknowledged back. */
