@@ -8,12 +8,14 @@ dir=$(mktemp -d)
 "$build/nanoserved" --model "$model" --socket "$dir/sock" 2>"$dir/log" &
 daemon=$!
 trap 'kill $daemon 2>/dev/null; wait $daemon 2>/dev/null; rm -rf "$dir"' EXIT
+trap 'exit 130' INT TERM
 for _ in $(seq 200); do
 	grep -q 'ready after' "$dir/log" && break
 	kill -0 $daemon 2>/dev/null || break
 	sleep 0.05
 done
 cat "$dir/log"
+grep -q 'ready after' "$dir/log" || exit 1
 prompt='Explain in two sentences what an operating system does.'
 echo
 echo "> $prompt"
