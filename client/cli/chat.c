@@ -98,7 +98,6 @@ static int answer(struct chat *c)
 		cli_failed(c->cli, "%s", nsv_client_error(c->client));
 		return ret == -E2BIG ? keep_turn(c, false) : EXIT_FAILED;
 	}
-	interrupted = 0;
 	c->answer_len = 0;
 	ret = stream_answer(c, r);
 	putchar('\n');
@@ -164,9 +163,9 @@ static int run(struct chat *c)
 		ret = cli_failed(c->cli, "SIGINT: %s", strerror(errno));
 	output_init();
 	while (ret == 0) {
+		interrupted = 0; /* what was meant for an answer is no word on the prompt */
 		char *line = read_line();
 		if (!line && interrupted) { /* Ctrl-C at the prompt: a new line, not the end */
-			interrupted = 0;
 			clearerr(stdin);
 			putchar('\n');
 			continue;
