@@ -499,12 +499,13 @@ static void compare(const struct family *family, const struct file *f, const cha
 	close_rig(&r);
 }
 
-/* Float weights: the same on every backend, but for rounding. */
+/* Float weights: the same on every backend, but for rounding. $NANOSERVE_QUICK: on one. */
 static void check_forward(struct family family, struct extra extra)
 {
 	static const char *const backends[] = {"reference", "model", "cpu"};
 
-	for (size_t i = 0; i < NSV_ARRAY_LEN(backends); i++) {
+	for (size_t i = getenv("NANOSERVE_QUICK") ? NSV_ARRAY_LEN(backends) - 1 : 0;
+		i < NSV_ARRAY_LEN(backends); i++) {
 		struct file f = make_file(&family, &extra);
 
 		compare(&family, &f, backends[i]);
