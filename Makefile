@@ -99,7 +99,7 @@ $(B)/fuzz/%: $(B)/obj/tests/fuzz/%.o $(call obj,tests/tools/gguf_write.c $(CLIEN
 # ---- What people type
 MODEL := $(shell echo $${XDG_CACHE_HOME:-$$HOME/.cache})/nanoserve/models/SmolLM2-135M-Instruct.Q4_1.gguf
 
-.PHONY: all demo model check check-tests check-asan check-tsan check-valgrind check-abi lint format fuzz soak bench cuda install help clean
+.PHONY: all demo model check check-tests check-asan check-tsan check-valgrind check-abi lint format fuzz soak chaos bench cuda install help clean
 
 demo: ## install what is missing, build, fetch the default model, answer a prompt
 	@tests/tools/install-deps.sh build
@@ -145,10 +145,10 @@ check-abi: $(B)/libnanoserve-client.so ## the public headers alone as C11 and C+
 		$(CC) -std=c11 -Wall -Wextra -Werror -Iclient/include -o $(B)/$$(basename $$e .c) $$e -L$(B) -lnanoserve-client \
 			-Wl,-rpath,'$$ORIGIN' $(filter -fsanitize%,$(OPT.$(VARIANT))) || exit 1; done
 
-lint: ## clang-tidy, cppcheck and shellcheck
+lint: ## cppcheck and shellcheck
 	cppcheck --quiet -j2 --enable=warning,performance,portability --inline-suppr --suppress=missingIncludeSystem \
 		--error-exitcode=1 -I. -Iclient/include shm kernels/*.c kernels/ref kernels/cpu cache client daemon
-	shellcheck tests/tools/*.sh .ci/run
+	shellcheck tests/tools/*.sh tests/abi/*.sh .ci/run
 
 format: ## clang-format every source
 	clang-format -i $(shell git ls-files '*.c' '*.h')
@@ -158,6 +158,10 @@ fuzz: ## fuzz each parser for SECONDS= (60) seconds
 	@$(MAKE) --no-print-directory VARIANT=fuzz fuzz-run
 fuzz-run: $(FUZZ_BIN)
 	@tests/tools/run-fuzz.sh $(SECONDS_EACH) $^
+
+LIVES ?= 10000
+chaos: all $(B)/tests/stress/chaos ## LIVES= (10,000) hostile lives beside an honest stream
+	@$(B)/tests/stress/chaos $(LIVES)
 
 STEPS ?= 10000000
 soak: $(B)/tests/unit/daemon/test_sched ## drive scheduler, cache and audit through STEPS= (10,000,000) random steps
