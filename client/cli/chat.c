@@ -44,7 +44,8 @@ static int keep_answer(struct chat *c, const char *text, size_t len)
 
 	if (!more)
 		return -ENOMEM;
-	memcpy(more + c->answer_len, text, len);
+	if (len > 0)
+		memcpy(more + c->answer_len, text, len);
 	c->answer = more;
 	c->answer_len += len;
 	return 0;
