@@ -10,6 +10,8 @@
 
 #define MAX_FILE_LEN (1u << 20)
 
+#define OPTION_LEN 32 /* "--" and the longest key */
+
 enum key_type { KEY_STR, KEY_U32, KEY_BOOL };
 
 struct key {
@@ -65,7 +67,7 @@ static const char usage[] =
 	"  --share-prefixes    let users profit from each other's prompts: who measures the time\n"
 	"                      to a first token learns what others have asked\n"
 	"  --config FILE       JSON: {\"model\": ..., \"limits\": {\"sessions\": ...}, ...}\n"
-	"  --verbose           log every request\n"
+	"  --verbose           log every session and every refused request\n"
 	"  --help, --version\n";
 
 static int set_str(struct nsv_config *c, const struct key *k, const char *value)
@@ -80,11 +82,12 @@ static int set_str(struct nsv_config *c, const struct key *k, const char *value)
 	return 0;
 }
 
-static int set_u32(
-	struct nsv_config *c, const struct key *k, long long value, struct nsv_err *err)
+/* `name` is how the user spelled the key. */
+static int set_u32(struct nsv_config *c, const struct key *k, const char *name, long long value,
+	struct nsv_err *err)
 {
 	if (value < (long long)k->min || value > (long long)k->max)
-		return nsv_fail(err, -EINVAL, "%s is %lld: %u to %u is allowed", k->name, value,
+		return nsv_fail(err, -EINVAL, "%s is %lld: %u to %u is allowed", name, value,
 			k->min, k->max);
 	*(uint32_t *)((char *)c + k->off) = (uint32_t)value;
 	return 0;
@@ -98,7 +101,7 @@ static int set_json(
 	if (k->type == KEY_STR && json_is_string(value))
 		return set_str(c, k, json_string_value(value));
 	if (k->type == KEY_U32 && json_is_integer(value))
-		return set_u32(c, k, json_integer_value(value), err);
+		return set_u32(c, k, k->name, json_integer_value(value), err);
 	if (k->type == KEY_BOOL && json_is_boolean(value)) {
 		*(bool *)((char *)c + k->off) = json_is_true(value);
 		return 0;
@@ -127,8 +130,11 @@ static int set_object(struct nsv_config *c, json_t *object, const struct key *ta
 
 		if (k)
 			ret = set_json(c, k, value, err);
-		else if (table == keys && strcmp(name, "limits") == 0 && json_is_object(value))
-			ret = set_object(c, value, limit_keys, NSV_ARRAY_LEN(limit_keys), err);
+		else if (table == keys && strcmp(name, "limits") == 0)
+			ret = json_is_object(value)
+				      ? set_object(c, value, limit_keys,
+						NSV_ARRAY_LEN(limit_keys), err)
+				      : nsv_fail(err, -EINVAL, "limits must be an object");
 		else
 			ret = nsv_fail(err, -EINVAL, "unknown key \"%.64s\"", name);
 		if (ret < 0)
@@ -181,10 +187,19 @@ static int parse_file(struct nsv_config *c, const char *path, struct nsv_err *er
 	return ret;
 }
 
+/* "--kv-blocks" of kv_blocks. */
+static void spell_option(const struct key *k, char name[OPTION_LEN])
+{
+	snprintf(name, OPTION_LEN, "--%s", k->name);
+	for (char *p = name; *p; p++)
+		if (*p == '_')
+			*p = '-';
+}
+
 static int set_option(struct nsv_config *c, const struct key *k, const char *text,
 	struct nsv_err *err)
 {
-	char *end;
+	char name[OPTION_LEN], *end;
 
 	if (k->type == KEY_STR)
 		return set_str(c, k, text);
@@ -192,26 +207,24 @@ static int set_option(struct nsv_config *c, const struct key *k, const char *tex
 		*(bool *)((char *)c + k->off) = true;
 		return 0;
 	}
+	spell_option(k, name);
 	errno = 0;
 	long long value = strtoll(text, &end, 10);
 	if (errno || end == text || *end)
-		return nsv_fail(err, -EINVAL, "%s is \"%s\": a number is expected", k->name, text);
-	return set_u32(c, k, value, err);
+		return nsv_fail(err, -EINVAL, "%s is \"%s\": a number is expected", name, text);
+	return set_u32(c, k, name, value, err);
 }
 
 enum { OPT_HELP = 1000, OPT_VERSION, OPT_CONFIG };
 
-static void make_options(struct option *options, char names[][32])
+static void make_options(struct option *options, char names[][OPTION_LEN])
 {
 	size_t n = 0;
 
 	for (; n < NSV_ARRAY_LEN(keys); n++) {
-		snprintf(names[n], 32, "%s", keys[n].name);
-		for (char *p = names[n]; *p; p++)
-			if (*p == '_')
-				*p = '-';
+		spell_option(&keys[n], names[n]);
 		int has_arg = keys[n].type == KEY_BOOL ? no_argument : required_argument;
-		options[n] = (struct option){names[n], has_arg, NULL, (int)n};
+		options[n] = (struct option){names[n] + 2, has_arg, NULL, (int)n};
 	}
 	options[n++] = (struct option){"help", no_argument, NULL, OPT_HELP};
 	options[n++] = (struct option){"version", no_argument, NULL, OPT_VERSION};
@@ -224,7 +237,7 @@ static int parse_options(
 	struct nsv_config *c, int argc, char **argv, bool want_config, struct nsv_err *err)
 {
 	struct option options[NSV_ARRAY_LEN(keys) + 4];
-	char names[NSV_ARRAY_LEN(keys)][32];
+	char names[NSV_ARRAY_LEN(keys)][OPTION_LEN];
 	int opt, ret = 0;
 
 	make_options(options, names);

@@ -47,7 +47,7 @@ static void test_wrong_files(void **state)
 		{"{\"threads\": 99999999999}", "threads is 99999999999"},
 		{"{\"thread\": 1}", "unknown key \"thread\""},
 		{"{\"limits\": {\"model\": \"m\"}}", "unknown key \"model\""},
-		{"{\"limits\": 3}", "unknown key \"limits\""},
+		{"{\"limits\": 3}", "limits must be an object"},
 		{"{\"threads\": 1, \"threads\": 2}", "duplicate"},
 		{"{\"batch_tokens\": 0}", "batch_tokens is 0"},
 	};
@@ -83,6 +83,9 @@ static void test_command_line(void **state)
 	assert_int_equal(c.kv_blocks, 77);
 	nsv_config_deinit(&c);
 	assert_int_equal(line(&c, &err, "--kv-blocks", "7x"), -EINVAL);
+	assert_non_null(strstr(err.text, "--kv-blocks is \"7x\""));
+	assert_int_equal(line(&c, &err, "--batch-tokens", "0"), -EINVAL);
+	assert_non_null(strstr(err.text, "--batch-tokens is 0"));
 	assert_int_equal(line(&c, &err, "--kv-blocks", NULL), -EINVAL);
 	assert_int_equal(line(&c, &err, "--kv-block-size", "7"), -EINVAL);
 	assert_int_equal(line(&c, &err, "more", NULL), -EINVAL);
