@@ -77,7 +77,7 @@ $(B)/libnanoserve-client.so: $(B)/libnanoserve-client.so.0
 
 $(B)/nanoserve: $(call obj,$(CLI_SRC)) $(B)/libnanoserve-client.so
 	$(call say,LD,$@)
-	$(Q)$(CC) $(LDFLAGS_ALL) -o $@ $(filter %.o,$^) -L$(B) -lnanoserve-client -Wl,-rpath,'$$ORIGIN' $(LIBS_CLI)
+	$(Q)$(CC) $(LDFLAGS_ALL) -o $@ $(filter %.o,$^) -L$(B) -lnanoserve-client -Wl,-rpath,'$$ORIGIN:$$ORIGIN/../lib' $(LIBS_CLI)
 
 # ---- Tests: every tests/unit/<folder>/test_*.c and tests/ops/test_*.c is a cmocka program
 UNIT_SRC := $(call src,tests/unit/*/test_*.c tests/ops/test_*.c tests/integration/test_*.c)

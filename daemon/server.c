@@ -251,7 +251,7 @@ int nsv_server_init(struct nsv_server *s, const struct nsv_config *config, struc
 	raise_descriptor_limit();
 	ret = config->socket ? listen_at(s, config->socket, err)
 			     : nsv_notify_listen_fd(&s->listen_fd, err);
-	if (ret == -ENOENT)
+	if (!config->socket && ret == -ENOENT)
 		return nsv_fail(err, ret, "no socket: name one with --socket PATH");
 	if (ret == 0)
 		ret = nsv_mailbox_init(&s->inbox, true);
