@@ -17,11 +17,8 @@
 #include "kernels/half.h"
 #include "kernels/ref/ref.h"
 #include "tests/tools/guard.h"
+#include "tests/tools/rnd.h"
 
-/* Seeds the generator freshly ($NANOSERVE_TEST_SEED repeats a run) and prints the seed. */
-void t_seed(void);
-uint64_t t_rand(void);
-uint32_t t_below(uint32_t n); /* 0 .. n - 1 */
 float t_uniform(float low, float high);
 float t_normal(void);
 void t_fill_normal(float *x, size_t n, float scale);

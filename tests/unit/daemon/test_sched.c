@@ -4,9 +4,10 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <string.h>
-#include <time.h>
 
 #include <cmocka.h>
+
+#include "tests/tools/rnd.h"
 
 #define N_SEQ 32
 #define CAP 64
@@ -356,16 +357,6 @@ static void test_the_next_turn_computes_what_is_new(void **state)
 
 /* ---- Random loads */
 
-static uint64_t rng;
-
-static uint32_t rnd(uint32_t n)
-{
-	rng ^= rng << 13;
-	rng ^= rng >> 7;
-	rng ^= rng << 17;
-	return (uint32_t)(rng % n);
-}
-
 #define MAX_AHEAD 3
 
 struct late { /* a plan whose results have not come */
@@ -382,31 +373,31 @@ struct soak {
 /* Few beginnings and long repeats, so that prefixes are shared, and part in the middle of blocks. */
 static void random_tokens(struct bench *b, uint32_t seq)
 {
-	uint32_t same = rnd(60), story = rnd(3);
+	uint32_t same = t_below(60), story = t_below(3);
 
 	for (uint32_t i = 0; i < CAP * BLOCK; i++)
-		b->tokens[seq][i] = i < same ? (int32_t)(story * 1000 + i) : (int32_t)rnd(2);
+		b->tokens[seq][i] = i < same ? (int32_t)(story * 1000 + i) : (int32_t)t_below(2);
 }
 
 static void random_event(struct bench *b, struct soak *k)
 {
-	uint32_t seq = rnd(N_SEQ);
+	uint32_t seq = t_below(N_SEQ);
 
 	if (!k->end[seq]) {
-		uint32_t n_prompt = 1 + rnd(40);
-		uint32_t end = n_prompt + 1 + rnd(30);
+		uint32_t n_prompt = 1 + t_below(40);
+		uint32_t end = n_prompt + 1 + t_below(30);
 		if (nsv_blocks_for(end, b->sched.block_size) > b->sched.alloc->n_block)
 			return;
 		k->end[seq] = end;
 		max_token[seq] = end;
-		user_of[seq] = rnd(4);
+		user_of[seq] = t_below(4);
 		random_tokens(b, seq);
 		add(b, seq, n_prompt);
-	} else if (rnd(8) == 0) {
+	} else if (t_below(8) == 0) {
 		nsv_sched_remove(&b->sched, seq);
 		k->end[seq] = 0;
 	} else {
-		nsv_sched_pause(&b->sched, seq, rnd(4) == 0);
+		nsv_sched_pause(&b->sched, seq, t_below(4) == 0);
 	}
 }
 
@@ -474,21 +465,19 @@ static void test_random_loads(void **state)
 {
 	const char *steps_text = getenv("NANOSERVE_SOAK_STEPS");
 	long n_step = steps_text ? atol(steps_text) : 200000;
-	uint64_t seed = (uint64_t)time(NULL) * 2654435761u + 1;
+	uint64_t n_hit = 0;
 	(void)state;
 
-	uint64_t n_hit = 0;
-
-	print_message("seed %llu, %ld steps\n", (unsigned long long)seed, n_step);
-	rng = seed;
+	t_seed();
+	print_message("%ld steps\n", n_step);
 	for (long done = 0; done < n_step;) {
 		struct bench b;
-		struct soak k = {.ahead = 1 + rnd(MAX_AHEAD)};
-		bench_init_with(&b, 18 + rnd(80), 1 + rnd(60), rnd(4) > 0);
+		struct soak k = {.ahead = 1 + t_below(MAX_AHEAD)};
+		bench_init_with(&b, 18 + t_below(80), 1 + t_below(60), t_below(4) > 0);
 		for (int i = 0; i < MAX_AHEAD; i++)
 			nsv_step_plan_init(&k.late[i].plan, N_SEQ);
 		for (int i = 0; i < 2000; i++, done++) {
-			for (uint32_t n = rnd(3); n > 0; n--)
+			for (uint32_t n = t_below(3); n > 0; n--)
 				random_event(&b, &k);
 			plan_with_progress(&b);
 			compute(&b);

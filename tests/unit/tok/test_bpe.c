@@ -7,23 +7,14 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
-#include <time.h>
 
 #include <cmocka.h>
+
+#include "tests/tools/rnd.h"
 
 #define N_BYTE 4
 #define MAX_MERGE 60
 #define MAX_WORD 300
-
-static uint64_t seed;
-
-static uint32_t below(uint32_t n)
-{
-	seed ^= seed << 13;
-	seed ^= seed >> 7;
-	seed ^= seed << 17;
-	return (uint32_t)((seed >> 32) % n);
-}
 
 static size_t naive(const struct nsv_bpe_merge *merges, uint32_t n_merge, int32_t *id, size_t n)
 {
@@ -52,7 +43,7 @@ static size_t naive(const struct nsv_bpe_merge *merges, uint32_t n_merge, int32_
 
 static uint32_t random_merges(struct nsv_bpe *bpe, struct nsv_bpe_merge *merges)
 {
-	uint32_t n = below(MAX_MERGE);
+	uint32_t n = t_below(MAX_MERGE);
 
 	assert_int_equal(nsv_bpe_init(bpe, n), 0);
 	for (int i = 0; i < N_BYTE; i++)
@@ -60,8 +51,8 @@ static uint32_t random_merges(struct nsv_bpe *bpe, struct nsv_bpe_merge *merges)
 	for (uint32_t m = 0; m < n; m++) {
 		int32_t n_id = (int32_t)(N_BYTE + m);
 
-		merges[m] = (struct nsv_bpe_merge){.left = (int32_t)below((uint32_t)n_id),
-			.right = (int32_t)below((uint32_t)n_id),
+		merges[m] = (struct nsv_bpe_merge){.left = (int32_t)t_below((uint32_t)n_id),
+			.right = (int32_t)t_below((uint32_t)n_id),
 			.rank = m,
 			.id = n_id};
 		nsv_bpe_add(bpe, &merges[m]);
@@ -79,10 +70,10 @@ static void test_against_naive_merging(void **state)
 		char word[MAX_WORD];
 		int32_t want[MAX_WORD];
 		uint32_t n_merge = random_merges(&bpe, merges);
-		size_t len = 1 + below(round % 2 ? 60 : MAX_WORD);
+		size_t len = 1 + t_below(round % 2 ? 60 : MAX_WORD);
 
 		for (size_t i = 0; i < len; i++) {
-			want[i] = (int32_t)below(1 + below(N_BYTE));
+			want[i] = (int32_t)t_below(1 + t_below(N_BYTE));
 			word[i] = (char)('a' + want[i]);
 		}
 		assert_int_equal(nsv_bpe_word(&bpe, word, len, &ids), 0);
@@ -99,7 +90,6 @@ int main(void)
 		cmocka_unit_test(test_against_naive_merging),
 	};
 
-	seed = (uint64_t)time(NULL) * 0x9e3779b97f4a7c15 | 1;
-	printf("seed %llu\n", (unsigned long long)seed);
+	t_seed();
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -6,25 +6,15 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
-#include <time.h>
 
 #include <cmocka.h>
 
 #include "daemon/tok/tok.h"
 #include "tests/tools/gguf_write.h"
+#include "tests/tools/rnd.h"
 
 #define MAX_TOKEN 80
 #define MAX_TEXT 200
-
-static uint64_t seed;
-
-static uint32_t below(uint32_t n)
-{
-	seed ^= seed << 13;
-	seed ^= seed >> 7;
-	seed ^= seed << 17;
-	return (uint32_t)((seed >> 32) % n);
-}
 
 struct vocab {
 	uint32_t n;
@@ -212,13 +202,13 @@ static struct vocab random_vocab(void)
 	add_token(&v, "a", 1, -100);
 	add_token(&v, "b", 1, -100);
 	add_token(&v, "c", 1, -100);
-	for (uint32_t i = below(50); i > 0; i--) {
+	for (uint32_t i = t_below(50); i > 0; i--) {
 		char text[8] = {0};
 
-		for (uint32_t j = 2 + below(5); j > 0; j--)
-			text[j - 1] = (char)('a' + below(3));
+		for (uint32_t j = 2 + t_below(5); j > 0; j--)
+			text[j - 1] = (char)('a' + t_below(3));
 		if (find_token(&v, text) < 0)
-			add_token(&v, text, 1, (float)below(20) - 10);
+			add_token(&v, text, 1, (float)t_below(20) - 10);
 	}
 	return v;
 }
@@ -232,10 +222,10 @@ static void check_round(void)
 	struct nsv_ids ids = {0};
 	struct model m;
 	char text[MAX_TEXT];
-	size_t len = 1 + below(MAX_TEXT / 2);
+	size_t len = 1 + t_below(MAX_TEXT / 2);
 
 	for (size_t i = 0; i < len; i++) {
-		text[i] = (char)('a' + below(1 + below(3)));
+		text[i] = (char)('a' + t_below(1 + t_below(3)));
 		pieces[i] = (struct piece){.text = {text[i]}};
 	}
 	put_vocab(&w, &v, v.n);
@@ -284,7 +274,6 @@ int main(void)
 		cmocka_unit_test(test_refusals),
 	};
 
-	seed = (uint64_t)time(NULL) * 0x9e3779b97f4a7c15 | 1;
-	printf("seed %llu\n", (unsigned long long)seed);
+	t_seed();
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

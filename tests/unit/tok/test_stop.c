@@ -4,23 +4,13 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
-#include <time.h>
 
 #include <cmocka.h>
 
 #include "daemon/tok/stop.h"
+#include "tests/tools/rnd.h"
 
 #define MAX_LEN 200
-
-static uint64_t seed;
-
-static uint32_t below(uint32_t n)
-{
-	seed ^= seed << 13;
-	seed ^= seed >> 7;
-	seed ^= seed << 17;
-	return (uint32_t)((seed >> 32) % n);
-}
 
 struct text {
 	char p[MAX_LEN];
@@ -29,10 +19,10 @@ struct text {
 
 static struct text random_text(uint32_t max_len, uint32_t n_letter)
 {
-	struct text t = {.len = 1 + below(max_len)};
+	struct text t = {.len = 1 + t_below(max_len)};
 
 	for (size_t i = 0; i < t.len; i++)
-		t.p[i] = (char)('a' + below(n_letter));
+		t.p[i] = (char)('a' + t_below(n_letter));
 	return t;
 }
 
@@ -67,7 +57,7 @@ static size_t naive_held(const char *p, size_t len, const struct text *stops, ui
 static void check_round(void)
 {
 	struct nsv_stop *st = malloc(sizeof(*st));
-	uint32_t n_letter = 1 + below(3), n = below(5), which = 99;
+	uint32_t n_letter = 1 + t_below(3), n = t_below(5), which = 99;
 	struct text stops[4], t = random_text(MAX_LEN, n_letter);
 	char out[2 * MAX_LEN + NSV_MAX_STOP_LEN];
 	size_t n_out = 0, at = 0, len, want;
@@ -80,7 +70,7 @@ static void check_round(void)
 	}
 	want = naive(&t, stops, n);
 	while (at < t.len && ret == 0) {
-		size_t step = nsv_min(t.len - at, below(7));
+		size_t step = nsv_min(t.len - at, t_below(7));
 
 		ret = nsv_stop_feed(st, t.p + at, step, out + n_out, &len, &which);
 		at += step;
@@ -136,7 +126,6 @@ int main(void)
 		cmocka_unit_test(test_limits),
 	};
 
-	seed = (uint64_t)time(NULL) * 0x9e3779b97f4a7c15 | 1;
-	printf("seed %llu\n", (unsigned long long)seed);
+	t_seed();
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

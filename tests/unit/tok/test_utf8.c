@@ -5,22 +5,12 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
-#include <time.h>
 
 #include <cmocka.h>
 
 #include "daemon/tok/tok.h"
 #include "daemon/tok/utf8.h"
-
-static uint64_t seed;
-
-static uint32_t below(uint32_t n)
-{
-	seed ^= seed << 13;
-	seed ^= seed >> 7;
-	seed ^= seed << 17;
-	return (uint32_t)((seed >> 32) % n);
-}
+#include "tests/tools/rnd.h"
 
 static size_t put_char(uint32_t c, char *out)
 {
@@ -100,7 +90,7 @@ static size_t detok(const char *p, size_t len, char *out)
 	size_t n = 0;
 
 	for (size_t at = 0; at < len;) {
-		size_t step = nsv_min(len - at, below(5));
+		size_t step = nsv_min(len - at, t_below(5));
 
 		n += nsv_detok_feed(&d, p + at, step, out + n);
 		assert_int_equal(nsv_utf8_bad(out, n), 0); /* whole characters only, always */
@@ -118,8 +108,8 @@ static void test_detok_keeps_good_text(void **state)
 	for (int round = 0; round < 20000; round++) {
 		size_t len = 0;
 
-		for (uint32_t i = below(60); i > 0; i--) {
-			uint32_t c = below(2) ? below(0x300) : below(0x110000);
+		for (uint32_t i = t_below(60); i > 0; i--) {
+			uint32_t c = t_below(2) ? t_below(0x300) : t_below(0x110000);
 
 			len += put_char(c >= 0xd800 && c < 0xe000 ? 'x' : c, text + len);
 		}
@@ -135,10 +125,10 @@ static void test_detok_of_noise(void **state)
 	(void)state;
 
 	for (int round = 0; round < 20000; round++) {
-		size_t len = below(sizeof(text));
+		size_t len = t_below(sizeof(text));
 
 		for (size_t i = 0; i < len; i++)
-			text[i] = (char)(below(2) ? likely[below(sizeof(likely))] : below(256));
+			text[i] = (char)(t_below(2) ? likely[t_below(sizeof(likely))] : t_below(256));
 		size_t n = detok(text, len, out);
 		assert_int_equal(nsv_utf8_bad(out, n), 0);
 		assert_true(n <= 3 * (len + 4));
@@ -182,7 +172,6 @@ int main(void)
 		cmocka_unit_test(test_detok_replaces),
 	};
 
-	seed = (uint64_t)time(NULL) * 0x9e3779b97f4a7c15 | 1;
-	printf("seed %llu\n", (unsigned long long)seed);
+	t_seed();
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
