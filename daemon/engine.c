@@ -203,7 +203,7 @@ static int make_space(struct nsv_engine *e, uint32_t batch_tokens)
 	uint32_t n = e->max_requests;
 	int ret = 0;
 
-	for (uint32_t i = 0; ret == 0 && i < NSV_MAX_AHEAD; i++)
+	for (uint32_t i = 0; ret == 0 && i < e->info.run_ahead; i++)
 		ret = make_step(&e->steps[i], batch_tokens, n);
 	e->text = calloc(2, e->info.text_need);
 	e->jobs = calloc(n, sizeof(struct nsv_job *));

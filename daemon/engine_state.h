@@ -85,6 +85,6 @@ void nsv_engine_returned(struct nsv_engine *e, struct nsv_job *job);
 /* Its logs and slot record are told to the client: publish, one event at most, bell. */
 void nsv_engine_tell(struct nsv_job *job, enum nsv_cqe_kind kind);
 /* Commits what the scheduler knows of it. */
-void nsv_engine_commit(struct nsv_engine *e, const struct nsv_job *job, enum nsv_seq_state state);
+void nsv_engine_commit(struct nsv_engine *e, const struct nsv_job *job);
 
 #endif

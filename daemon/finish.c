@@ -4,10 +4,17 @@
 #include "daemon/clock.h"
 #include "daemon/engine_state.h"
 
-void nsv_engine_commit(struct nsv_engine *e, const struct nsv_job *job, enum nsv_seq_state state)
+static enum nsv_seq_state state_of(const struct nsv_sched_seq *q)
+{
+	if (q->where != NSV_SCHED_RUNNING)
+		return NSV_SEQ_WAITING;
+	return q->paused ? NSV_SEQ_PAUSED : NSV_SEQ_RUNNING;
+}
+
+void nsv_engine_commit(struct nsv_engine *e, const struct nsv_job *job)
 {
 	const struct nsv_sched_seq *q = &e->sched.seqs[job->gen.seq];
-	struct nsv_seq_commit next = {.state = state,
+	struct nsv_seq_commit next = {.state = state_of(q),
 		.n_token = job->gen.n_prompt + job->gen.n_output,
 		.n_past = q->n_done,
 		.n_block = q->table.n};
@@ -98,7 +105,7 @@ void nsv_engine_accept(struct nsv_engine *e, struct nsv_job *job)
 			.tokens = nsv_seqs_tokens(&e->seqs, seq),
 			.blocks = nsv_seqs_blocks(&e->seqs, seq),
 			.cap = e->seqs.geom.n_block});
-	nsv_engine_commit(e, job, NSV_SEQ_WAITING);
+	nsv_engine_commit(e, job);
 
 	nsv_sink_begin(&job->sink, job->ch, job->slot, job->id);
 	nsv_sink_state(&job->sink, NSV_SLOT_QUEUED);

@@ -122,7 +122,7 @@ static void commit_preempted(struct nsv_engine *e, const struct nsv_step_plan *p
 {
 	for (uint32_t i = 0; i < plan->n_preempted; i++) {
 		struct nsv_job *job = e->jobs[plan->preempted[i]];
-		nsv_engine_commit(e, job, NSV_SEQ_WAITING);
+		nsv_engine_commit(e, job);
 		nsv_sink_state(&job->sink, job->gen.stalled ? NSV_SLOT_PAUSED : NSV_SLOT_QUEUED);
 	}
 }
@@ -185,7 +185,7 @@ static void take_token(struct nsv_engine *e, struct nsv_job *job, const struct n
 	nsv_seqs_tokens(&e->seqs, job->gen.seq)[job->gen.n_prompt + job->gen.n_output] = r->token;
 	job->gen.n_output++;
 	nsv_sched_known(&e->sched, job->gen.seq);
-	nsv_engine_commit(e, job, NSV_SEQ_RUNNING);
+	nsv_engine_commit(e, job);
 	nsv_stat_add(&e->stats.n_output_token, 1);
 	if (!job->gen.first_ns)
 		job->gen.first_ns = nsv_now_ns();
@@ -218,7 +218,7 @@ static void take_item(struct nsv_engine *e, const struct nsv_plan_item *item,
 		if (item->sample)
 			take_result(e, job, r);
 		else
-			nsv_engine_commit(e, job, NSV_SEQ_RUNNING);
+			nsv_engine_commit(e, job);
 	}
 	nsv_engine_returned(e, job);
 }
@@ -243,7 +243,7 @@ static void take_results(struct nsv_engine *e, const struct nsv_engine_step *st)
 /* 0: a step was submitted; 1: there was nothing to plan. */
 static int plan_and_submit(struct nsv_engine *e, struct nsv_err *err)
 {
-	struct nsv_engine_step *st = &e->steps[(e->first_step + e->n_step) % NSV_MAX_AHEAD];
+	struct nsv_engine_step *st = &e->steps[(e->first_step + e->n_step) % e->exec->depth];
 
 	st->start_ns = nsv_now_ns();
 	check_rooms(e);
@@ -268,7 +268,7 @@ static int collect(struct nsv_engine *e, struct nsv_err *err)
 	if (ret < 0)
 		return ret;
 	take_results(e, &e->steps[e->first_step]);
-	e->first_step = (e->first_step + 1) % NSV_MAX_AHEAD;
+	e->first_step = (e->first_step + 1) % e->exec->depth;
 	e->n_step--;
 	return 0;
 }
