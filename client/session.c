@@ -210,7 +210,7 @@ static bool spin(struct nsv_client *c, int64_t start_ns, int64_t deadline_ns)
 		for (int i = 0; i < 32; i++) {
 			if (anything(c))
 				return true;
-			nsv_cpu_relax();
+			nsv_pause();
 		}
 	} while (nsv_now_ns() < until);
 	return false;

@@ -22,6 +22,5 @@ int64_t nsv_spin_bound_ns(const struct nsv_spin *spin);
 void nsv_spin_learn(struct nsv_spin *spin, int64_t waited_ns);
 
 int64_t nsv_now_ns(void); /* CLOCK_MONOTONIC */
-void nsv_cpu_relax(void);
 
 #endif

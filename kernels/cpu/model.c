@@ -161,21 +161,6 @@ static void model_attention(const struct nsv_part *part, const struct nsv_attn_c
 const struct nsv_backend nsv_model_backend = {
 	.name = "model",
 	.numerics = 0x6d6f6401, /* "mod", 1 */
-	.k_dim_major = false,
-	.probe = nsv_ref_probe,
-	.isa = nsv_ref_isa,
-	.weight_len = nsv_ref_weight_len,
-	.weight_pack = nsv_ref_weight_pack,
-	.acts_len = nsv_ref_acts_len,
-	.acts_set = nsv_ref_acts_set,
-	.matmul = nsv_ref_matmul,
-	.embed = nsv_ref_embed,
-	.rmsnorm = nsv_ref_rmsnorm,
-	.add = nsv_ref_add,
-	.add_bias = nsv_ref_add_bias,
-	.rope = nsv_ref_rope,
-	.gate = nsv_ref_gate,
-	.softmax = nsv_ref_softmax,
-	.kv_append = nsv_ref_kv_append,
+	NSV_REF_OPERATIONS,
 	.attention = model_attention,
 };

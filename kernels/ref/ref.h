@@ -44,4 +44,13 @@ void nsv_ref_kv_append(const struct nsv_part *part, const struct nsv_attn_shape 
 	uint32_t n_row);
 void nsv_ref_attention(const struct nsv_part *part, const struct nsv_attn_call *call);
 
+/* All of a backend's table that is not its attention: what `reference` and `model` share. */
+#define NSV_REF_OPERATIONS \
+	.k_dim_major = false, .probe = nsv_ref_probe, .isa = nsv_ref_isa, \
+	.weight_len = nsv_ref_weight_len, .weight_pack = nsv_ref_weight_pack, \
+	.acts_len = nsv_ref_acts_len, .acts_set = nsv_ref_acts_set, .matmul = nsv_ref_matmul, \
+	.embed = nsv_ref_embed, .rmsnorm = nsv_ref_rmsnorm, .add = nsv_ref_add, \
+	.add_bias = nsv_ref_add_bias, .rope = nsv_ref_rope, .gate = nsv_ref_gate, \
+	.softmax = nsv_ref_softmax, .kv_append = nsv_ref_kv_append
+
 #endif

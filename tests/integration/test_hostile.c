@@ -69,13 +69,9 @@ static void end_serving(void)
 {
 	struct nsv_client *client = open_client();
 	struct nsv_answer *a = malloc(sizeof(*a));
-	struct nsv_client_params p;
 
 	assert_true(nsv_ask_status_until(client, "sessions", 1));
-	nsv_client_params_init(&p);
-	p.max_tokens = 8;
-	p.flags = NSV_CLIENT_IGNORE_END;
-	nsv_ask_text(client, "hello", &p, a);
+	nsv_ask_hello(client, a);
 	assert_string_equal(a->reason, "");
 	assert_int_equal(a->n_token, 8);
 	free(a);

@@ -49,12 +49,8 @@ static void check_daemon_goes_on(void)
 {
 	struct nsv_client *client = open_client();
 	struct nsv_answer *a = malloc(sizeof(*a));
-	struct nsv_client_params p;
 
-	nsv_client_params_init(&p);
-	p.max_tokens = 8;
-	p.flags = NSV_CLIENT_IGNORE_END;
-	nsv_ask_text(client, "hello", &p, a);
+	nsv_ask_hello(client, a);
 	assert_string_equal(a->reason, "");
 	assert_int_equal(a->n_token, 8);
 	assert_true(nsv_ask_status_until(client, "blocks.free", 64));

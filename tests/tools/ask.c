@@ -66,6 +66,16 @@ void nsv_ask_ids(struct nsv_client *client, const int32_t *ids, size_t n,
 	nsv_ask_finish(client, r, request, ret);
 }
 
+void nsv_ask_hello(struct nsv_client *client, struct nsv_answer *ret)
+{
+	struct nsv_client_params p;
+
+	nsv_client_params_init(&p);
+	p.max_tokens = 8;
+	p.flags = NSV_CLIENT_IGNORE_END;
+	nsv_ask_text(client, "hello", &p, ret);
+}
+
 long long nsv_ask_status(struct nsv_client *client, const char *path)
 {
 	nsv_autofree struct nsv_answer *a = malloc(sizeof(*a));

@@ -30,6 +30,9 @@ void nsv_ask_text(struct nsv_client *client, const char *text,
 void nsv_ask_ids(struct nsv_client *client, const int32_t *ids, size_t n,
 	const struct nsv_client_params *params, struct nsv_answer *ret);
 
+/* A short prompt answered with 8 tokens: does it serve? */
+void nsv_ask_hello(struct nsv_client *client, struct nsv_answer *ret);
+
 /* The daemon's status: an integer by its path of at most two names ("blocks.free"), or -1. */
 long long nsv_ask_status(struct nsv_client *client, const char *path);
 /* Waits until it has that value: false after 10 s. */
