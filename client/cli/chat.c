@@ -142,6 +142,9 @@ static char *read_line(void)
 	size_t cap = 0;
 
 	if (isatty(STDIN_FILENO)) {
+		/* libedit shows the prompt before it takes the keys one by one: a Ctrl-D typed
+		 * between the two would be lost. */
+		rl_prep_terminal(1);
 		line = readline("> ");
 		if (line && *line)
 			add_history(line);
@@ -163,6 +166,8 @@ static int run(struct chat *c)
 	if (ret == 0 && catch_sigint() < 0)
 		ret = cli_failed(c->cli, "SIGINT: %s", strerror(errno));
 	output_init();
+	if (isatty(STDIN_FILENO))
+		rl_initialize();
 	while (ret == 0) {
 		interrupted = 0; /* what was meant for an answer is no word on the prompt */
 		char *line = read_line();

@@ -370,13 +370,13 @@ static void open_terminal(struct terminal *t, const char *n_token)
 	}
 }
 
-/* Reads on; false: the terminal's other side is gone. */
-static bool read_terminal(struct terminal *t)
+/* Reads on, for `what` to come; false: the terminal's other side is gone. */
+static bool read_terminal(struct terminal *t, const char *what)
 {
 	struct pollfd p = {.fd = t->fd, .events = POLLIN};
 
 	if (poll(&p, 1, TERMINAL_MS) != 1)
-		fail_msg("nothing comes after \"%s\"", out);
+		fail_msg("\"%s\" does not come; \"%s\" did", what, out);
 	ssize_t n = read(t->fd, out + t->len, sizeof(out) - 1 - t->len);
 	if (n <= 0)
 		return false;
@@ -392,7 +392,7 @@ static void expect(struct terminal *t, const char *text)
 
 	out[t->len] = '\0';
 	while (!(found = strstr(out, text)))
-		if (!read_terminal(t))
+		if (!read_terminal(t, text))
 			fail_msg("\"%s\" ends without \"%s\"", out, text);
 	found += strlen(text);
 	t->len -= (size_t)(found - out);
@@ -409,7 +409,7 @@ static int close_terminal(struct terminal *t)
 {
 	int status;
 
-	while (read_terminal(t))
+	while (read_terminal(t, "the end"))
 		;
 	close(t->fd);
 	waitpid(t->pid, &status, 0);
