@@ -104,7 +104,8 @@ void nsv_engine_accept(struct nsv_engine *e, struct nsv_job *job)
 			.domain = e->share_prefixes ? 0 : 1 + (uint64_t)job->uid,
 			.tokens = nsv_seqs_tokens(&e->seqs, seq),
 			.blocks = nsv_seqs_blocks(&e->seqs, seq),
-			.cap = e->seqs.geom.n_block});
+			.cap = e->seqs.geom.n_block,
+			.leader = NSV_SCHED_NO_LEADER});
 	nsv_engine_commit(e, job);
 
 	nsv_sink_begin(&job->sink, job->ch, job->slot, job->id);

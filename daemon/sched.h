@@ -20,14 +20,24 @@
  *   6 What the prefix cache knows of an admitted sequence's tokens is not computed again: full
  *     blocks are shared, a block that is known in part is copied. Cached blocks that nobody uses
  *     count as free, and are forgotten, least recently used first, when they are needed.
+ *   7 A sequence with a leader (a fork) has that one's tokens, and shares its blocks in the same
+ *     way. Until the leader has computed them it waits, and lets others pass; a leader that is
+ *     paused or gone is not waited for.
+ *   8 Rows whose logits give log-probabilities of the prompt cost a result each: a step has at most
+ *     NSV_SCHED_LP_ROWS of them, a sequence no more than there is room for in its client's log.
+ *     Each is planned once: after a preemption those that were are computed without logits.
  *
  * Turns: users share by tokens. Each sequence gets a tag when it comes, the larger of the virtual
  * time (the highest tag admitted so far) and what its user has asked for so far in tokens;
  * sequences go by tag, those of one user in the order they came. (Start-time fair queueing; Goyal,
  * Vin, Cheng, SIGCOMM 1996. It bounds the wait as deficit round robin does, and needs no rounds.)
- * "Oldest" and "youngest" above are by this order. A tag never changes and every user's next one
- * grows with each request, so nobody is passed for ever: before a sequence of tag t, each other
- * user gets at most the tokens from the virtual time to t, and one request more.
+ * "Oldest" and "youngest" above are by this order. Every user's next tag grows with each request,
+ * so nobody is passed for ever: before a sequence of tag t, each other user gets at most the tokens
+ * from the virtual time to t, and one request more.
+ * A sequence of higher priority goes before its own user's lower ones that were never admitted, as
+ * if it had come before them: it takes the first one's tag, and theirs grow by its tokens. To other
+ * users it is as if they had come in that order. Each is passed NSV_SCHED_MAX_PASSED times at most,
+ * and a leader never by its followers.
  *
  * The engine thread owns it. A plan costs O(running + admitted), an admission O(its tokens). */
 #ifndef NSV_DAEMON_SCHED_H
@@ -35,6 +45,10 @@
 
 #include "cache/block_table.h"
 #include "cache/prefix_tree.h"
+
+#define NSV_SCHED_NO_LEADER UINT32_MAX
+#define NSV_SCHED_MAX_PASSED 16u
+#define NSV_SCHED_LP_ROWS 32u
 
 enum nsv_sched_where { NSV_SCHED_ABSENT = 0, NSV_SCHED_WAITING, NSV_SCHED_RUNNING };
 
@@ -47,9 +61,13 @@ struct nsv_sched_seq {
 	uint32_t n_done;    /* of n_past computed for sure */
 	uint32_t max_token; /* where it ends at the latest */
 	uint32_t n_preempt;
-	uint32_t n_cached; /* of n_past, what the prefix cache gave at the first admission */
+	uint32_t n_cached;     /* of n_past, what the prefix cache gave at the first admission */
 	uint64_t tag, arrival; /* its turn */
-	uint32_t user;         /* index in users */
+	int32_t priority;
+	uint32_t n_passed; /* by its own user's later ones */
+	uint32_t user;	   /* index in users */
+	uint32_t leader;   /* until the first admission; another sequence's now if the arrival is */
+	uint64_t leader_arrival;
 	struct nsv_block_table table; /* storage is the caller's */
 
 	/* For the prefix cache. */
@@ -58,6 +76,12 @@ struct nsv_sched_seq {
 	bool bypass;
 	struct nsv_prefix_place place; /* how far its blocks are in the tree */
 	uint64_t tried_at; /* the scheduler's n_change when it was last found not to fit */
+
+	/* Rows for log-probabilities of the prompt: those of lp_from .. lp_to - 1 are to be planned
+	 * yet. */
+	uint32_t lp_from, lp_to;
+	uint32_t lp_room;      /* rows that its client's log takes, those under way included */
+	uint32_t n_lp_pending; /* rows under way */
 };
 
 struct nsv_sched_user {
@@ -71,21 +95,23 @@ struct nsv_sched {
 	uint32_t block_size;
 	uint32_t batch_tokens, mixed_tokens, watermark;
 	uint32_t n_cap;
-	struct nsv_sched_user *users;  /* (n_cap) */
+	struct nsv_sched_user *users; /* (n_cap) */
 	uint64_t virtual_time;
-	struct nsv_sched_seq *seqs;    /* (n_cap) */
-	uint32_t *run, *wait;          /* (n_cap) indices, in their turns */
+	struct nsv_sched_seq *seqs; /* (n_cap) */
+	uint32_t *run, *wait;	    /* (n_cap) indices, in their turns */
 	uint32_t n_run, n_wait;
-	uint64_t n_preempt, n_hit_token;
+	uint64_t n_preempt, n_hit_token, n_fork_token;
 	uint64_t n_change; /* times that an admission may have become possible */
 };
 
 struct nsv_plan_item {
 	uint32_t seq;
 	uint32_t n_past, n_row; /* the rows' positions are n_past .. n_past + n_row - 1 */
-	uint32_t n_preempt;     /* of the sequence then: another one now, and the rows are lost */
-	bool sample;            /* the last row's logits give the next token */
-	bool pending;           /* the one row's token is not known to the host yet */
+	uint32_t n_preempt;	/* of the sequence then: another one now, and the rows are lost */
+	uint32_t n_lp;		/* the last n_lp rows' logits are for log-probabilities; then none
+				 * samples */
+	bool sample;		/* the last row's logits give the next token */
+	bool pending;		/* the one row's token is not known to the host yet */
 };
 
 struct nsv_plan_copy {
@@ -94,23 +120,31 @@ struct nsv_plan_copy {
 
 /* In this order: commit the preempted, copy the blocks, compute the rows. */
 struct nsv_step_plan {
-	uint32_t n_item, n_row, n_preempted, n_copy;
-	struct nsv_plan_item *items;  /* (n_cap) */
-	uint32_t *preempted;          /* (n_cap) */
-	struct nsv_plan_copy *copies; /* (n_cap) */
+	uint32_t n_item, n_row, n_lp, n_preempted, n_copy; /* n_row, n_lp: of all items */
+	struct nsv_plan_item *items;			   /* (n_cap) */
+	uint32_t *preempted;				   /* (n_cap) */
+	struct nsv_plan_copy *copies;			   /* (n_cap) */
 };
 
 /* A sequence that comes. Its block table is stored at blocks (cap); tokens stay where they are. */
 struct nsv_sched_new {
 	uint32_t n_token, max_token;
-	uint32_t uid;     /* who shares with whom */
+	uint32_t uid;	  /* who shares with whom */
 	uint64_t arrival; /* distinct, growing */
 	uint64_t domain;  /* of the prefix cache */
 	const int32_t *tokens;
 	int32_t *blocks;
 	uint32_t cap;
-	bool bypass;          /* the prefix cache is neither asked nor told */
+	bool bypass;	      /* the prefix cache is neither asked nor told */
 	bool wait_for_tokens; /* no plan for it while tokens are pending */
+	int32_t priority;     /* among its user's own; higher goes first */
+	/* Whose blocks it shares, or NSV_SCHED_NO_LEADER: a sequence of the same user that begins
+	 * with all its tokens but, perhaps, the last. */
+	uint32_t leader;
+	/* Rows at the positions lp_from .. lp_to - 1 give log-probabilities of the tokens after
+	 * them: lp_to is at most n_token - 1, both are 0 where none are wanted. It bypasses the
+	 * prefix cache, and has no leader. */
+	uint32_t lp_from, lp_to;
 };
 
 /* tree may be NULL; it and alloc are borrowed. */
@@ -127,8 +161,11 @@ void nsv_sched_remove(struct nsv_sched *s, uint32_t seq);
 void nsv_sched_pause(struct nsv_sched *s, uint32_t seq, bool paused);
 /* A result has come: the rows are computed, and full blocks become known to the prefix cache.
  * Plans' results come in the plans' order. 0, or what nsv_prefix_tree_insert says of blocks that
- * cannot be right. */
+ * cannot be right. To be called for every item whose sequence is still there, preempted or not. */
 int nsv_sched_computed(struct nsv_sched *s, const struct nsv_plan_item *item);
+/* How many rows of log-probabilities its client's log takes beyond those whose results have come; 0
+ * at first. Where that is 0 and some are wanted, the caller pauses it too: its reader is behind. */
+void nsv_sched_set_lp_room(struct nsv_sched *s, uint32_t seq, uint32_t n_row);
 /* The token that the item sampled stands in `tokens` now. */
 void nsv_sched_known(struct nsv_sched *s, uint32_t seq);
 /* The plan's copies are done. */

@@ -78,6 +78,11 @@ static inline uint64_t nsv_min_u64(uint64_t a, uint64_t b)
 	return a < b ? a : b;
 }
 
+static inline uint64_t nsv_max_u64(uint64_t a, uint64_t b)
+{
+	return a > b ? a : b;
+}
+
 static inline size_t nsv_min(size_t a, size_t b)
 {
 	return a < b ? a : b;

@@ -55,17 +55,24 @@ static void bench_deinit(struct bench *b)
 static uint32_t max_token[N_SEQ]; /* 0: no limit */
 static uint32_t user_of[N_SEQ];
 
+static struct nsv_sched_new describe(struct bench *b, uint32_t seq, uint32_t n_token)
+{
+	return (struct nsv_sched_new){.n_token = n_token,
+		.max_token = max_token[seq] ? max_token[seq] : CAP * BLOCK,
+		.uid = user_of[seq],
+		.arrival = ++b->arrivals,
+		.domain = seq % 3,
+		.tokens = b->tokens[seq],
+		.blocks = b->blocks[seq],
+		.cap = CAP,
+		.leader = NSV_SCHED_NO_LEADER};
+}
+
 static void add(struct bench *b, uint32_t seq, uint32_t n_token)
 {
-	nsv_sched_add(&b->sched, seq,
-		&(struct nsv_sched_new){.n_token = n_token,
-			.max_token = max_token[seq] ? max_token[seq] : CAP * BLOCK,
-			.uid = user_of[seq],
-			.arrival = ++b->arrivals,
-			.domain = seq % 3,
-			.tokens = b->tokens[seq],
-			.blocks = b->blocks[seq],
-			.cap = CAP});
+	struct nsv_sched_new n = describe(b, seq, n_token);
+
+	nsv_sched_add(&b->sched, seq, &n);
 }
 
 static void audit(struct bench *b)
