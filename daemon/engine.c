@@ -1,7 +1,6 @@
 /* The engine's life: sizes, memory, the thread and its messages. */
 #include "daemon/engine.h"
 
-#include <math.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/random.h>
@@ -11,8 +10,6 @@
 #include "daemon/log.h"
 #include "daemon/notify.h"
 
-#define BLOCK_SIZE 16
-#define MAX_SESSIONS 4096  /* records of the session table */
 #define MAX_PIECE_LEN 4096 /* bytes of a token; a vocabulary with a longer one is refused */
 
 /* ---- Sizes */
@@ -22,51 +19,6 @@ static uint32_t cpu_count(void)
 	long n = sysconf(_SC_NPROCESSORS_ONLN);
 
 	return n > 0 ? (uint32_t)n : 1;
-}
-
-static size_t available_memory(void)
-{
-	char line[128];
-	unsigned long long kib = 0;
-	FILE *f = fopen("/proc/meminfo", "re");
-
-	while (f && fgets(line, sizeof(line), f))
-		if (sscanf(line, "MemAvailable: %llu kB", &kib) == 1)
-			break;
-	if (f)
-		fclose(f);
-	return (size_t)kib << 10;
-}
-
-static struct nsv_kv_geom kv_geom(const struct nsv_model_desc *d, const struct nsv_backend *backend)
-{
-	return (struct nsv_kv_geom){.n_layer = d->n_layer,
-		.n_kv_head = d->n_kv_head,
-		.head_dim = d->head_dim,
-		.block_size = BLOCK_SIZE,
-		.elem_len = sizeof(float),
-		.dtype = NSV_F32,
-		.k_dim_major = backend->k_dim_major};
-}
-
-/* Two full contexts, unless a quarter of what is free is less. */
-static int choose_blocks(
-	struct nsv_kv_geom *geom, uint32_t wanted, uint32_t n_ctx, struct nsv_err *err)
-{
-	size_t free_len = available_memory();
-	uint32_t most;
-	int ret = nsv_kv_blocks_in(geom, wanted ? free_len : free_len / 4, &most);
-
-	if (ret < 0)
-		return nsv_fail(err, ret, "the KV pool's geometry is impossible");
-	geom->n_block =
-		wanted ? wanted
-		       : (uint32_t)nsv_min(most, nsv_blocks_for(2 * (uint64_t)n_ctx, BLOCK_SIZE));
-	if (geom->n_block > most || geom->n_block == 0)
-		return nsv_fail(err, -ENOMEM,
-			"%u KV blocks are wanted, memory for %u is free (see --kv-blocks)",
-			geom->n_block, most);
-	return 0;
 }
 
 static int longest_piece(const struct nsv_tok *tok, uint32_t *ret_len, struct nsv_err *err)
@@ -87,57 +39,6 @@ static int longest_piece(const struct nsv_tok *tok, uint32_t *ret_len, struct ns
 
 /* ---- Building */
 
-static void set_kv(
-	struct nsv_engine *e, const struct nsv_kv_geom *g, const struct nsv_kv_size *size)
-{
-	const struct nsv_model_desc *d = e->info.desc;
-	int64_t head = (int64_t)d->head_dim * BLOCK_SIZE;
-	int64_t block = (int64_t)(size->block / g->elem_len);
-	size_t k0 = nsv_kv_plane_off(g, 0, false);
-
-	e->kv = (struct nsv_model_kv){
-		.base = (char *)e->kv_region.map + k0,
-		.layer_stride = nsv_kv_plane_off(g, 1, false) - k0,
-		.v_off = nsv_kv_plane_off(g, 0, true) - k0,
-		.shape = {.n_head = d->n_head,
-			.n_kv_head = d->n_kv_head,
-			.head_dim = d->head_dim,
-			.block_size = BLOCK_SIZE,
-			.n_block = g->n_block,
-			.kv_dtype = g->dtype,
-			.scale = 1.0f / sqrtf((float)d->head_dim),
-			.k = g->k_dim_major
-				     ? (struct nsv_kv_layout){block, 1, head, BLOCK_SIZE}
-				     : (struct nsv_kv_layout){block, d->head_dim, head, 1},
-			.v = {block, d->head_dim, head, 1}},
-	};
-}
-
-static int make_kv(struct nsv_engine *e, uint32_t wanted, struct nsv_err *err)
-{
-	struct nsv_kv_geom geom = kv_geom(e->info.desc, e->info.backend);
-	struct nsv_kv_size size;
-	int ret = choose_blocks(&geom, wanted, e->info.desc->n_ctx, err);
-
-	if (ret == 0 && nsv_kv_sizes(&geom, &size) < 0)
-		ret = nsv_fail(err, -EINVAL, "a KV pool of %u blocks is impossible", geom.n_block);
-	if (ret == 0)
-		ret = nsv_region_create(&e->kv_region, "nsv-kv", size.region, NSV_REGION_HUGE, err);
-	if (ret < 0)
-		return ret;
-	nsv_kv_head_write(
-		e->kv_region.map, &geom, nsv_model_id(e->model), e->info.backend->numerics);
-	set_kv(e, &geom, &size);
-	e->info.block_size = BLOCK_SIZE;
-	e->info.n_block = geom.n_block;
-	e->info.kv_len = size.region;
-	int status = nsv_attn_check_shape(&e->kv.shape);
-	if (status != NSV_ATTN_OK)
-		return nsv_fail(err, -EINVAL, "attention over this model: %s",
-			nsv_attn_status_name(status));
-	return nsv_block_alloc_init(&e->alloc, geom.n_block);
-}
-
 /* The secret is new with each daemon: whoever reads one from memory knows nothing of the next. */
 static int make_tree(struct nsv_engine *e, struct nsv_err *err)
 {
@@ -146,23 +47,7 @@ static int make_tree(struct nsv_engine *e, struct nsv_err *err)
 	if (getrandom(&secret, sizeof(secret), 0) != sizeof(secret))
 		return nsv_fail(err, -EIO, "no random numbers for the prefix cache's secret");
 	return nsv_prefix_tree_init(
-		&e->tree, &e->alloc, BLOCK_SIZE, nsv_model_id(e->model), &secret);
-}
-
-static int make_seqs(struct nsv_engine *e, struct nsv_err *err)
-{
-	uint32_t n_ctx = e->info.desc->n_ctx;
-	struct nsv_seqs_geom geom = {.n_session = MAX_SESSIONS,
-		.n_seq = e->max_requests,
-		.n_token = n_ctx,
-		.n_block = nsv_blocks_for(n_ctx, BLOCK_SIZE)};
-	int ret = nsv_seqs_len(&geom, &e->info.seqs_len);
-
-	if (ret == 0)
-		ret = nsv_region_create(&e->seqs_region, "nsv-seqs", e->info.seqs_len, 0, err);
-	if (ret == 0)
-		ret = nsv_seqs_format(&e->seqs, e->seqs_region.map, &geom, nsv_model_id(e->model));
-	return ret;
+		&e->tree, &e->alloc, e->info.block_size, nsv_model_id(e->model), &secret);
 }
 
 static void free_step(struct nsv_engine_step *st)
@@ -227,8 +112,8 @@ static int make_sampler(struct nsv_engine *e)
 	return ret;
 }
 
-static int build(struct nsv_engine *e, const struct nsv_engine_config *c, const struct nsv_gguf *g,
-	struct nsv_err *err)
+static int build(struct nsv_engine *e, const struct nsv_engine_config *c,
+	struct nsv_engine_keep *keep, const struct nsv_gguf *g, struct nsv_err *err)
 {
 	uint32_t longest = 0;
 	int ret = nsv_backend_choose(c->backend, &e->info.backend, err);
@@ -255,14 +140,16 @@ static int build(struct nsv_engine *e, const struct nsv_engine_config *c, const 
 	if (e->info.desc->n_vocab != (uint32_t)nsv_tok_n_vocab(e->tok))
 		return nsv_fail(err, -EINVAL, "the model has %u tokens, its tokenizer %d",
 			e->info.desc->n_vocab, nsv_tok_n_vocab(e->tok));
-	ret = make_kv(e, c->kv_blocks, err);
+	ret = nsv_engine_make_kv(e, c->kv_blocks, &keep->kv_fd, err);
 	if (ret == 0)
-		ret = make_seqs(e, err);
+		ret = nsv_engine_make_seqs(e, &keep->seqs_fd, err);
+	if (ret == 0)
+		ret = nsv_block_alloc_init(&e->alloc, e->info.n_block);
 	if (ret == 0 && !c->no_prefix_cache)
 		ret = make_tree(e, err);
 	if (ret == 0)
 		ret = nsv_sched_init(&e->sched, &e->alloc, c->no_prefix_cache ? NULL : &e->tree,
-			e->max_requests, BLOCK_SIZE, c->batch_tokens);
+			e->max_requests, e->info.block_size, c->batch_tokens);
 	if (ret == 0)
 		ret = make_sampler(e);
 	if (ret == 0)
@@ -273,15 +160,29 @@ static int build(struct nsv_engine *e, const struct nsv_engine_config *c, const 
 	return ret;
 }
 
+#define NOTHING_KEPT ((struct nsv_engine_keep){-1, -1, -1})
+
+/* What was not taken over. */
+static void close_keep(struct nsv_engine_keep *keep)
+{
+	int *fds[] = {&keep->kv_fd, &keep->seqs_fd, &keep->weights_fd};
+
+	for (size_t i = 0; i < NSV_ARRAY_LEN(fds); i++)
+		nsv_cleanup_close(fds[i]);
+}
+
 int nsv_engine_new(struct nsv_engine **ret_engine, const struct nsv_engine_config *config,
 	const struct nsv_gguf *g, const struct nsv_tok *tok, struct nsv_mailbox *outbox,
 	struct nsv_err *err)
 {
 	struct nsv_engine *e = calloc(1, sizeof(*e));
+	struct nsv_engine_keep keep = config->keep ? *config->keep : NOTHING_KEPT;
 	int ret;
 
-	if (!e)
+	if (!e) {
+		close_keep(&keep);
 		return -ENOMEM;
+	}
 	e->kv_region = e->seqs_region = NSV_REGION_NONE;
 	e->tok = tok;
 	e->outbox = outbox;
@@ -291,7 +192,8 @@ int nsv_engine_new(struct nsv_engine **ret_engine, const struct nsv_engine_confi
 	nsv_fail(err, 0, "out of memory"); /* whatever fails without a sentence of its own */
 	ret = nsv_mailbox_init(&e->inbox, false);
 	if (ret == 0)
-		ret = build(e, config, g, err);
+		ret = build(e, config, &keep, g, err);
+	close_keep(&keep);
 	if (ret < 0) {
 		nsv_engine_free(e);
 		return ret;
@@ -438,6 +340,7 @@ static void *run(void *arg)
 		if (ret == 1)
 			nsv_mailbox_wait(&e->inbox, e->watchdog_ns);
 	}
+	e->failed = true;
 	nsv_error("a step cannot be computed: %s", err.text);
 	nsv_mailbox_put(e->outbox, &e->failed_msg);
 	return NULL;
@@ -458,6 +361,8 @@ void nsv_engine_stop(struct nsv_engine *e)
 	nsv_mailbox_put(&e->inbox, &e->stop_msg);
 	pthread_join(e->thread, NULL);
 	e->started = false;
+	if (!e->failed)
+		nsv_seqs_end(&e->seqs);
 }
 
 /* ---- For other threads */
@@ -470,6 +375,13 @@ const struct nsv_engine_info *nsv_engine_get_info(const struct nsv_engine *e)
 const struct nsv_seqs *nsv_engine_get_seqs(const struct nsv_engine *e)
 {
 	return &e->seqs;
+}
+
+struct nsv_engine_keep nsv_engine_get_keep(const struct nsv_engine *e)
+{
+	return (struct nsv_engine_keep){.kv_fd = e->kv_region.fd,
+		.seqs_fd = e->seqs_region.fd,
+		.weights_fd = nsv_model_weights_fd(e->model)};
 }
 
 void nsv_engine_post(struct nsv_engine *e, struct nsv_msg *msg)

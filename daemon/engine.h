@@ -12,8 +12,16 @@
 
 #include "daemon/model/model.h"
 #include "daemon/job.h"
+#include "daemon/seqs.h"
 
 struct nsv_engine;
+
+/* Regions that another daemon left; -1: none. What does not fit (geometry, model, numerics, size) is
+ * named in the log and made afresh. The region is what counts, never who wrote it: it may have
+ * been cut off at any store. */
+struct nsv_engine_keep {
+	int kv_fd, seqs_fd, weights_fd;
+};
 
 struct nsv_engine_config {
 	const char *backend;   /* name, or NULL */
@@ -24,6 +32,8 @@ struct nsv_engine_config {
 	uint32_t run_ahead;  /* steps under way at once: 1, or more to stand in for a device */
 	bool no_prefix_cache;
 	bool share_prefixes; /* one domain for all users */
+	/* NULL: nothing. The descriptors are the engine's from nsv_engine_new on, in any case. */
+	const struct nsv_engine_keep *keep;
 };
 
 /* Fixed once the engine exists; for status and checks. */
@@ -36,6 +46,18 @@ struct nsv_engine_info {
 	uint32_t text_need; /* bytes of text that one token may bring: the longest one and a held
 	                     * stop string; the least text log is this for each step under way */
 	uint32_t run_ahead;
+	bool adopted_kv, adopted_seqs, adopted_weights;
+	/* Of the daemon before, where its `seqs` was adopted. */
+	bool was_clean;   /* it was stopped, not cut off */
+	uint32_t n_crash; /* crashes in a row without a new token between them, this one included */
+};
+
+/* A sequence that another daemon left, as its record says. */
+struct nsv_engine_kept {
+	uint64_t session_id, request_id;
+	uint32_t uid, slot;
+	enum nsv_seq_state state;
+	bool in_step; /* of a step that was under way when the process died */
 };
 
 /* Counters, each written by the engine alone; read with nsv_engine_stats. */
@@ -58,6 +80,22 @@ struct nsv_session_close { /* CLOSE and its answer CLOSED; lies in the session *
 int nsv_engine_new(struct nsv_engine **ret_engine, const struct nsv_engine_config *config,
 	const struct nsv_gguf *g, const struct nsv_tok *tok, struct nsv_mailbox *outbox,
 	struct nsv_err *err);
+/* What `seqs` had of sequence `seq` (below the table's n_seq) when the engine was made. false: it
+ * was free, or nothing was adopted. */
+bool nsv_engine_get_kept(
+	const struct nsv_engine *e, uint32_t seq, struct nsv_engine_kept *ret_kept);
+/* Puts a kept sequence back, before nsv_engine_start, by the thread that makes sessions. job->gen.seq
+ * is its index; session, ch, slot, id and uid are set, and the messages made
+ * (nsv_job_init_msgs). Its parameters are parsed again from the record, its logs are written again
+ * where the client has not read them, its slot shows where it stands, and an event says so.
+ * 0: it is accepted and will go on; 1: it has ended (so it had before, or its record was wrong,
+ * which the log says and NSV_E_CRASHED the client): `ended` comes through the outbox either way it
+ * ends. -ENOMEM: nothing was done, and it may be tried again. */
+int nsv_engine_adopt(struct nsv_engine *e, struct nsv_job *job);
+/* Ends a kept sequence instead, with NSV_E_CRASHED and the sentence: for what must not run again.
+ * As nsv_engine_adopt, and 1. */
+int nsv_engine_quarantine(struct nsv_engine *e, struct nsv_job *job, const char *text);
+/* Kept sequences that nobody adopted are freed. */
 int nsv_engine_start(struct nsv_engine *e);
 /* Tells the thread to stop after its step, and waits. What runs stays committed in `seqs`. */
 void nsv_engine_stop(struct nsv_engine *e);
@@ -66,6 +104,8 @@ void nsv_engine_free(struct nsv_engine *e); /* stopped; NULL is fine */
 const struct nsv_engine_info *nsv_engine_get_info(const struct nsv_engine *e);
 /* The table of sequences, for whoever commits sessions. */
 const struct nsv_seqs *nsv_engine_get_seqs(const struct nsv_engine *e);
+/* The regions' descriptors, borrowed: for whoever keeps them beyond this process. */
+struct nsv_engine_keep nsv_engine_get_keep(const struct nsv_engine *e);
 /* Any thread. */
 void nsv_engine_post(struct nsv_engine *e, struct nsv_msg *msg);
 void nsv_engine_look(struct nsv_engine *e);  /* cursors have moved */

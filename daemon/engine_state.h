@@ -1,5 +1,5 @@
-/* What the files of the engine share (engine.c: life and loop; step.c: one step; finish.c: requests
- * in and out). Nobody else includes it. */
+/* What the files of the engine share (engine.c: life and loop; regions.c: its memory; step.c:
+ * one step; finish.c: requests in and out; adopt.c: requests of the daemon before). Nobody else includes it. */
 #ifndef NSV_DAEMON_ENGINE_STATE_H
 #define NSV_DAEMON_ENGINE_STATE_H
 
@@ -31,6 +31,7 @@ struct nsv_engine {
 	struct nsv_model *model;
 	struct nsv_dispatch dispatch;
 	struct nsv_region kv_region, seqs_region;
+	struct nsv_kv_geom kv_geom;
 	struct nsv_model_kv kv;
 	struct nsv_seqs seqs;
 	struct nsv_mailbox inbox, *outbox;
@@ -54,7 +55,7 @@ struct nsv_engine {
 	uint64_t watchdog_ns, watchdog_last_ns;
 
 	pthread_t thread;
-	bool started, stopping;
+	bool started, stopping, failed;
 	struct nsv_msg stop_msg, failed_msg;
 	int audit;  /* atomic: somebody asked for one */
 	struct nsv_msg nudge_msg;
@@ -68,6 +69,10 @@ struct nsv_engine {
 /* Plans and submits a step if one can be under way, and takes the oldest one's results when no more
  * can, or there is nothing to plan. 0; 1: nothing can run; -errno: the model cannot go on. */
 int nsv_engine_step(struct nsv_engine *e, struct nsv_err *err);
+
+/* The two regions, made or taken over: *keep_fd is -1 then. The model and max_requests are set. */
+int nsv_engine_make_kv(struct nsv_engine *e, uint32_t wanted, int *keep_fd, struct nsv_err *err);
+int nsv_engine_make_seqs(struct nsv_engine *e, int *keep_fd, struct nsv_err *err);
 
 /* A request comes in: its record, its slot, the scheduler, the answers. */
 void nsv_engine_accept(struct nsv_engine *e, struct nsv_job *job);

@@ -70,7 +70,7 @@ int nsv_seqs_format(
 		.head_len = sizeof(*h),
 		.geom = *geom,
 		.model_id = model_id,
-		.epoch = 1};
+		.clean = 1};
 	nsv_seqs_len(geom, (size_t *)&h->region_len);
 	/* Last: a region without its magic was never whole. */
 	__atomic_store_n(&h->magic, NSV_SEQS_MAGIC, __ATOMIC_RELEASE);
@@ -162,4 +162,111 @@ void nsv_seqs_commit_session(
 
 	r->commit[other] = *next;
 	__atomic_store_n(&r->active, other, __ATOMIC_RELEASE);
+}
+
+/* ---- Records that another daemon left */
+
+static int check_tokens(
+	const struct nsv_seqs *s, uint32_t i, uint32_t n, uint32_t n_vocab, struct nsv_err *err)
+{
+	const int32_t *tokens = nsv_seqs_tokens(s, i);
+
+	for (uint32_t t = 0; t < n; t++)
+		if (tokens[t] < 0 || (uint32_t)tokens[t] >= n_vocab)
+			return nsv_fail(err, -EUCLEAN, "its token %u is %d; the vocabulary has %u",
+				t, tokens[t], n_vocab);
+	return 0;
+}
+
+/* An end that a daemon may have committed. */
+static bool is_end(const struct nsv_seq_commit *c)
+{
+	if (c->n_past || c->n_block || c->finish < NSV_FINISH_STOP || c->finish > NSV_FINISH_ERROR)
+		return false;
+	return (c->finish == NSV_FINISH_ERROR) == (c->code != NSV_E_OK);
+}
+
+static bool is_going_on(const struct nsv_seq_commit *c)
+{
+	if (c->finish || c->code || c->n_past >= c->n_token)
+		return false;
+	return c->state != NSV_SEQ_WAITING || (c->n_past == 0 && c->n_block == 0);
+}
+
+int nsv_seqs_check(
+	const struct nsv_seqs *s, uint32_t i, uint32_t n_vocab, struct nsv_err *err)
+{
+	const struct nsv_seq_rec *r = seq_rec(s, i);
+	const struct nsv_seq_ident *id = &r->ident;
+	struct nsv_seq_commit c = nsv_seqs_get(s, i);
+
+	if (c.state < NSV_SEQ_WAITING || c.state > NSV_SEQ_DONE)
+		return nsv_fail(err, -EUCLEAN, "its state is %u", c.state);
+	if (id->request_id == 0 || id->arrival == 0 || id->params_len > NSV_SEQS_PARAMS_LEN)
+		return nsv_fail(err, -EUCLEAN, "its identity is torn");
+	if (id->n_prompt == 0 || id->n_prompt > c.n_token || c.n_token > s->geom.n_token ||
+		c.n_block > s->geom.n_block)
+		return nsv_fail(err, -EUCLEAN,
+			"it counts %u tokens, %u of the prompt, in %u blocks", c.n_token,
+			id->n_prompt, c.n_block);
+	if (!(c.state == NSV_SEQ_DONE ? is_end(&c) : is_going_on(&c)))
+		return nsv_fail(err, -EUCLEAN,
+			"in state %u it says %u tokens computed, %u blocks, finish %u, code %u",
+			c.state, c.n_past, c.n_block, c.finish, c.code);
+	return check_tokens(s, i, c.n_token, n_vocab, err);
+}
+
+/* ---- What the next daemon must know */
+
+void nsv_seqs_begin(const struct nsv_seqs *s)
+{
+	struct nsv_seqs_head *h = nsv_seqs_head(s);
+
+	h->epoch++;
+	if (h->clean)
+		h->n_crash = 0;
+	else
+		h->n_crash = h->n_progress > 0 ? 1 : h->n_crash + 1;
+	__atomic_store_n(&h->n_progress, 0, __ATOMIC_RELEASE);
+	__atomic_store_n(&h->clean, 0, __ATOMIC_RELEASE);
+}
+
+void nsv_seqs_end(const struct nsv_seqs *s)
+{
+	__atomic_store_n(&nsv_seqs_head(s)->clean, 1, __ATOMIC_RELEASE);
+}
+
+uint64_t nsv_seqs_next_step(const struct nsv_seqs *s)
+{
+	return nsv_seqs_head(s)->n_begun + 1;
+}
+
+void nsv_seqs_in_step(const struct nsv_seqs *s, uint32_t i, uint64_t step)
+{
+	__atomic_store_n(&seq_rec(s, i)->last_step, step, __ATOMIC_RELAXED);
+}
+
+void nsv_seqs_step_begins(const struct nsv_seqs *s, uint64_t step)
+{
+	__atomic_store_n(&nsv_seqs_head(s)->n_begun, step, __ATOMIC_RELEASE);
+}
+
+void nsv_seqs_step_ends(const struct nsv_seqs *s, uint64_t step)
+{
+	__atomic_store_n(&nsv_seqs_head(s)->n_ended, step, __ATOMIC_RELEASE);
+}
+
+bool nsv_seqs_is_in_step(const struct nsv_seqs *s, uint32_t i)
+{
+	const struct nsv_seqs_head *h = nsv_seqs_head(s);
+	uint64_t step = seq_rec(s, i)->last_step;
+
+	return step > h->n_ended && step <= h->n_begun;
+}
+
+void nsv_seqs_progress(const struct nsv_seqs *s)
+{
+	uint64_t *n = &nsv_seqs_head(s)->n_progress;
+
+	__atomic_store_n(n, *n + 1, __ATOMIC_RELAXED);
 }

@@ -10,7 +10,12 @@
  * NSV_SEQ_FREE.
  *
  * One committing thread a table: sessions the io thread, sequences the engine thread. Reference
- * counts, the scheduler's state and the prefix index are not here: they are rebuilt. */
+ * counts, the scheduler's state and the prefix index are not here: they are rebuilt.
+ *
+ * Whoever takes a region over believes none of it: nsv_seqs_open checks the head, nsv_seqs_check
+ * one record. What a record leaves out: log-probabilities (the last group is computed again where
+ * the client was not told of it yet), times (they begin again with the daemon, so `usage` has those
+ * since then), and the sentence of an error (the code's own is shown). */
 #ifndef NSV_DAEMON_SEQS_H
 #define NSV_DAEMON_SEQS_H
 
@@ -33,9 +38,12 @@ struct nsv_seqs_head { /* first page */
 	uint64_t region_len;
 	struct nsv_seqs_geom geom;
 	uint64_t model_id;
-	uint32_t epoch;    /* daemons that have served this region */
-	uint32_t n_crash;  /* ends without a clean stop */
-	uint64_t reserved[4];
+	uint32_t epoch;   /* daemons that have served this region */
+	uint32_t n_crash; /* in a row, without progress between them */
+	uint32_t clean;   /* 1: the last daemon was stopped; 0: one serves, or it crashed */
+	uint32_t reserved;
+	uint64_t n_begun, n_ended; /* steps, of all daemons: between the two they were under way */
+	uint64_t n_progress;       /* tokens sampled by this daemon */
 };
 
 struct nsv_session_commit { /* 88 bytes */
@@ -79,12 +87,14 @@ struct nsv_seq_commit { /* 32 bytes */
 	uint32_t n_past;  /* of them in the KV pool */
 	uint32_t n_block;
 	uint32_t finish, code;
-	uint32_t reserved[2];
+	uint32_t n_cached, n_preempt; /* for `usage` */
 };
 
 struct nsv_seq_rec { /* 192 bytes, then params, tokens, blocks */
 	uint32_t active;
-	uint32_t reserved[15];
+	uint32_t reserved0;
+	uint64_t last_step; /* that had rows of it */
+	uint32_t reserved[12];
 	struct nsv_seq_ident ident;
 	struct nsv_seq_commit commit[2];
 };
@@ -117,5 +127,28 @@ void nsv_seqs_commit(const struct nsv_seqs *s, uint32_t i, const struct nsv_seq_
 struct nsv_session_commit nsv_seqs_get_session(const struct nsv_seqs *s, uint32_t i);
 void nsv_seqs_commit_session(
 	const struct nsv_seqs *s, uint32_t i, const struct nsv_session_commit *next);
+
+/* Is record i, which is not free, one that a daemon writes? 0, or -EUCLEAN and a sentence. What it
+ * counts of tokens[] is then in the vocabulary, and every count inside the geometry. Not looked at:
+ * blocks[] and params. */
+int nsv_seqs_check(
+	const struct nsv_seqs *s, uint32_t i, uint32_t n_vocab, struct nsv_err *err);
+
+/* ---- What the next daemon must know of this one */
+
+/* A daemon begins to serve the region: counts its epoch, and the crash that ended the last one. */
+void nsv_seqs_begin(const struct nsv_seqs *s);
+/* It has stopped, nothing being under way. */
+void nsv_seqs_end(const struct nsv_seqs *s);
+/* A step begins: nsv_seqs_in_step for each sequence with rows in it, then nsv_seqs_step_begins. Steps
+ * end in their order. */
+uint64_t nsv_seqs_next_step(const struct nsv_seqs *s);
+void nsv_seqs_in_step(const struct nsv_seqs *s, uint32_t i, uint64_t step);
+void nsv_seqs_step_begins(const struct nsv_seqs *s, uint64_t step);
+void nsv_seqs_step_ends(const struct nsv_seqs *s, uint64_t step);
+/* Has a step that began and did not end rows of it? Holds over a restart, until the new daemon's
+ * first step has ended. */
+bool nsv_seqs_is_in_step(const struct nsv_seqs *s, uint32_t i);
+void nsv_seqs_progress(const struct nsv_seqs *s); /* a token was committed */
 
 #endif

@@ -126,6 +126,11 @@ void nsv_model_weights(const struct nsv_model *m, size_t *ret_len, uint64_t *ret
 	*ret_ns = m->pack_ns;
 }
 
+int nsv_model_weights_fd(const struct nsv_model *m)
+{
+	return m->weights.fd;
+}
+
 uint64_t nsv_model_id(const struct nsv_model *m)
 {
 	return m->id;

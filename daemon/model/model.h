@@ -60,6 +60,8 @@ void nsv_model_free(struct nsv_model *m);
 const struct nsv_model_desc *nsv_model_get_desc(const struct nsv_model *m);
 /* Bytes of packed weights and nanoseconds it took. */
 void nsv_model_weights(const struct nsv_model *m, size_t *ret_len, uint64_t *ret_ns);
+/* The region's descriptor, borrowed. */
+int nsv_model_weights_fd(const struct nsv_model *m);
 /* A number that identifies file and tensors, for fingerprints. */
 uint64_t nsv_model_id(const struct nsv_model *m);
 

@@ -1,0 +1,223 @@
+/* The engine's two regions, KV pool and sequence table: their sizes, and made afresh or taken over
+ * from the daemon before. */
+#include <math.h>
+#include <sys/stat.h>
+
+#include "daemon/engine_state.h"
+#include "daemon/log.h"
+
+#define BLOCK_SIZE 16
+#define MAX_SESSIONS 4096 /* records of the session table */
+
+/* ---- Taking over */
+
+typedef int check_fn(struct nsv_engine *e, const struct nsv_region *r, struct nsv_err *err);
+
+/* Takes a region that fits, and *fd with it. false: there is none, or the log says why not. */
+static bool take_over(struct nsv_engine *e, struct nsv_region *ret_region, int *fd, size_t len,
+	check_fn *check, const char *name)
+{
+	struct nsv_err err = {""};
+	struct nsv_region r;
+
+	if (*fd < 0)
+		return false;
+	int ret = nsv_region_adopt(&r, *fd, len, true, &err);
+	if (ret == 0) {
+		*fd = -1;
+		ret = check(e, &r, &err);
+		if (ret == 0)
+			*ret_region = r;
+		else
+			nsv_region_deinit(&r);
+	}
+	if (ret < 0)
+		nsv_warning("%s of the daemon before is not taken over: %s", name, err.text);
+	return ret == 0;
+}
+
+/* ---- KV pool */
+
+static size_t available_memory(void)
+{
+	char line[128];
+	unsigned long long kib = 0;
+	FILE *f = fopen("/proc/meminfo", "re");
+
+	while (f && fgets(line, sizeof(line), f))
+		if (sscanf(line, "MemAvailable: %llu kB", &kib) == 1)
+			break;
+	if (f)
+		fclose(f);
+	return (size_t)kib << 10;
+}
+
+static struct nsv_kv_geom kv_geom(const struct nsv_model_desc *d, const struct nsv_backend *backend)
+{
+	return (struct nsv_kv_geom){.n_layer = d->n_layer,
+		.n_kv_head = d->n_kv_head,
+		.head_dim = d->head_dim,
+		.block_size = BLOCK_SIZE,
+		.elem_len = sizeof(float),
+		.dtype = NSV_F32,
+		.k_dim_major = backend->k_dim_major};
+}
+
+/* Two full contexts, unless a quarter of what is free is less. */
+static int choose_blocks(
+	struct nsv_kv_geom *geom, uint32_t wanted, uint32_t n_ctx, struct nsv_err *err)
+{
+	size_t free_len = available_memory();
+	uint32_t most;
+	int ret = nsv_kv_blocks_in(geom, wanted ? free_len : free_len / 4, &most);
+
+	if (ret < 0)
+		return nsv_fail(err, ret, "the KV pool's geometry is impossible");
+	geom->n_block =
+		wanted ? wanted
+		       : (uint32_t)nsv_min(most, nsv_blocks_for(2 * (uint64_t)n_ctx, BLOCK_SIZE));
+	if (geom->n_block > most || geom->n_block == 0)
+		return nsv_fail(err, -ENOMEM,
+			"%u KV blocks are wanted, memory for %u is free (see --kv-blocks)",
+			geom->n_block, most);
+	return 0;
+}
+
+static void set_kv(struct nsv_engine *e, const struct nsv_kv_size *size)
+{
+	const struct nsv_kv_geom *g = &e->kv_geom;
+	const struct nsv_model_desc *d = e->info.desc;
+	int64_t head = (int64_t)d->head_dim * BLOCK_SIZE;
+	int64_t block = (int64_t)(size->block / g->elem_len);
+	size_t k0 = nsv_kv_plane_off(g, 0, false);
+
+	e->kv = (struct nsv_model_kv){
+		.base = (char *)e->kv_region.map + k0,
+		.layer_stride = nsv_kv_plane_off(g, 1, false) - k0,
+		.v_off = nsv_kv_plane_off(g, 0, true) - k0,
+		.shape = {.n_head = d->n_head,
+			.n_kv_head = d->n_kv_head,
+			.head_dim = d->head_dim,
+			.block_size = BLOCK_SIZE,
+			.n_block = g->n_block,
+			.kv_dtype = g->dtype,
+			.scale = 1.0f / sqrtf((float)d->head_dim),
+			.k = g->k_dim_major
+				     ? (struct nsv_kv_layout){block, 1, head, BLOCK_SIZE}
+				     : (struct nsv_kv_layout){block, d->head_dim, head, 1},
+			.v = {block, d->head_dim, head, 1}},
+	};
+	e->info.block_size = BLOCK_SIZE;
+	e->info.n_block = g->n_block;
+	e->info.kv_len = size->region;
+}
+
+static int check_kv(struct nsv_engine *e, const struct nsv_region *r, struct nsv_err *err)
+{
+	return nsv_kv_head_check(r->map, r->len, &e->kv_geom, nsv_model_id(e->model),
+		e->info.backend->numerics, err);
+}
+
+/* A pool whose size was left to us keeps the one that it had: what is free now is another number,
+ * since that pool is in it. */
+static bool take_over_kv(struct nsv_engine *e, uint32_t wanted, int *keep_fd)
+{
+	struct nsv_kv_size size;
+	struct stat st;
+	uint32_t n = wanted;
+
+	if (*keep_fd < 0 || fstat(*keep_fd, &st) < 0)
+		return false;
+	if (!wanted && nsv_kv_blocks_in(&e->kv_geom, (size_t)st.st_size, &n) < 0)
+		return false;
+	e->kv_geom.n_block = n;
+	if (nsv_kv_sizes(&e->kv_geom, &size) < 0)
+		return false;
+	return take_over(e, &e->kv_region, keep_fd, size.region, check_kv, "the KV pool");
+}
+
+static int new_kv(struct nsv_engine *e, uint32_t wanted, struct nsv_err *err)
+{
+	struct nsv_kv_size size;
+	int ret = choose_blocks(&e->kv_geom, wanted, e->info.desc->n_ctx, err);
+
+	if (ret == 0 && nsv_kv_sizes(&e->kv_geom, &size) < 0)
+		ret = nsv_fail(err, -EINVAL, "a KV pool of %u blocks is impossible",
+			e->kv_geom.n_block);
+	if (ret == 0)
+		ret = nsv_region_create(&e->kv_region, "nsv-kv", size.region, NSV_REGION_HUGE, err);
+	if (ret == 0)
+		nsv_kv_head_write(e->kv_region.map, &e->kv_geom, nsv_model_id(e->model),
+			e->info.backend->numerics);
+	return ret;
+}
+
+int nsv_engine_make_kv(struct nsv_engine *e, uint32_t wanted, int *keep_fd, struct nsv_err *err)
+{
+	struct nsv_kv_size size;
+
+	e->kv_geom = kv_geom(e->info.desc, e->info.backend);
+	e->info.adopted_kv = take_over_kv(e, wanted, keep_fd);
+	if (!e->info.adopted_kv) {
+		int ret = new_kv(e, wanted, err);
+		if (ret < 0)
+			return ret;
+	}
+	nsv_kv_sizes(&e->kv_geom, &size);
+	set_kv(e, &size);
+	int status = nsv_attn_check_shape(&e->kv.shape);
+	if (status != NSV_ATTN_OK)
+		return nsv_fail(err, -EINVAL, "attention over this model: %s",
+			nsv_attn_status_name(status));
+	return 0;
+}
+
+/* ---- Sequence table */
+
+static struct nsv_seqs_geom seqs_geom(const struct nsv_engine *e)
+{
+	uint32_t n_ctx = e->info.desc->n_ctx;
+
+	return (struct nsv_seqs_geom){.n_session = MAX_SESSIONS,
+		.n_seq = e->max_requests,
+		.n_token = n_ctx,
+		.n_block = nsv_blocks_for(n_ctx, BLOCK_SIZE)};
+}
+
+static int check_seqs(struct nsv_engine *e, const struct nsv_region *r, struct nsv_err *err)
+{
+	struct nsv_seqs_geom geom = seqs_geom(e);
+
+	return nsv_seqs_open(&e->seqs, r->map, r->len, &geom, nsv_model_id(e->model), err);
+}
+
+static int new_seqs(struct nsv_engine *e, struct nsv_err *err)
+{
+	struct nsv_seqs_geom geom = seqs_geom(e);
+	int ret = nsv_region_create(&e->seqs_region, "nsv-seqs", e->info.seqs_len, 0, err);
+
+	if (ret == 0)
+		ret = nsv_seqs_format(&e->seqs, e->seqs_region.map, &geom, nsv_model_id(e->model));
+	return ret;
+}
+
+int nsv_engine_make_seqs(struct nsv_engine *e, int *keep_fd, struct nsv_err *err)
+{
+	struct nsv_seqs_geom geom = seqs_geom(e);
+	size_t len;
+	int ret = nsv_seqs_len(&geom, &len);
+
+	if (ret < 0)
+		return nsv_fail(err, ret, "a table of %u requests is impossible", geom.n_seq);
+	nsv_align_up(len, NSV_PAGE, &e->info.seqs_len);
+	e->info.adopted_seqs = take_over(
+		e, &e->seqs_region, keep_fd, e->info.seqs_len, check_seqs, "the sequence table");
+	if (!e->info.adopted_seqs)
+		ret = new_seqs(e, err);
+	if (ret < 0)
+		return ret;
+	e->info.was_clean = nsv_seqs_head(&e->seqs)->clean;
+	nsv_seqs_begin(&e->seqs);
+	e->info.n_crash = nsv_seqs_head(&e->seqs)->n_crash;
+	return 0;
+}
