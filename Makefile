@@ -81,12 +81,16 @@ $(B)/nanoserve: $(call obj,$(CLI_SRC)) $(B)/libnanoserve-client.so
 
 # ---- Tests: every tests/unit/<folder>/test_*.c and tests/ops/test_*.c is a cmocka program
 UNIT_SRC := $(call src,tests/unit/*/test_*.c tests/ops/test_*.c tests/integration/test_*.c)
-TOOL_SRC := $(filter-out $(UNIT_SRC),$(call src,tests/tools/*.c tests/ops/*.c))
+# What plays the service manager is a program of its own, which tests of restarts run.
+FDSTORE := $(B)/tests/tools/fdstore
+TOOL_SRC := $(filter-out $(UNIT_SRC) tests/tools/fdstore.c,$(call src,tests/tools/*.c tests/ops/*.c))
 UNIT_BIN := $(patsubst tests/%.c,$(B)/tests/%,$(UNIT_SRC))
 $(B)/tests/%: $(B)/obj/tests/%.o $(call obj,$(TOOL_SRC)) $(call obj,$(CLIENT_SRC)) $(B)/core.a
 	@mkdir -p $(@D)
 	$(call say,LD,$@)
 	$(Q)$(CC) $(LDFLAGS_ALL) -o $@ $^ $(LIBS_DAEMON) -ldl -lcmocka
+
+$(B)/tests/integration/test_restart: | $(FDSTORE)
 
 # ---- Fuzzing: every tests/fuzz/fuzz_*.c is a libFuzzer target with a corpus of its name (VARIANT=fuzz)
 FUZZ_SRC := $(call src,tests/fuzz/fuzz_*.c)

@@ -1,0 +1,257 @@
+/* A stand-in for the service manager, for tests: runs a daemon, keeps what the daemon stores, and runs it
+ * again when it dies, with what is stored.
+ *
+ *     fdstore SOCKET PIDFILE PROGRAM [ARGUMENT]...
+ *
+ * Makes the listening SOCK_SEQPACKET socket and speaks sd_notify(3) over a socket beside it: FDSTORE
+ * with FDNAME, FDSTOREREMOVE, BARRIER. PIDFILE has the pid of the daemon that runs. SIGHUP is a restart:
+ * SIGTERM for the daemon, and the next one. SIGTERM is a stop: SIGTERM for the daemon, and all is
+ * given up. Standard error is the daemon's. Exits with 1 when a daemon ends by itself with a status other
+ * than 0: such a one would only fail again. */
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/signalfd.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define MAX_STORED 1024
+#define MAX_FDS 16
+#define FIRST_FD 3
+
+static struct {
+	int fd;
+	char name[64];
+} stored[MAX_STORED];
+static int n_stored;
+static int listen_fd, notify_fd, signal_fd;
+static pid_t pid = -1;
+static bool stopping;
+
+static void die(const char *what)
+{
+	fprintf(stderr, "fdstore: %s: %s\n", what, strerror(errno));
+	exit(2);
+}
+
+static int make_socket(int type, const char *path)
+{
+	struct sockaddr_un addr = {.sun_family = AF_UNIX};
+	int fd = socket(AF_UNIX, type | SOCK_CLOEXEC, 0);
+
+	snprintf(addr.sun_path, sizeof(addr.sun_path), "%s", path);
+	unlink(path);
+	if (fd < 0 || bind(fd, (struct sockaddr *)&addr, sizeof(addr)) < 0)
+		die(path);
+	return fd;
+}
+
+/* ---- The store */
+
+static void forget(const char *name)
+{
+	int n = 0;
+
+	for (int i = 0; i < n_stored; i++) {
+		if (strcmp(stored[i].name, name) == 0)
+			close(stored[i].fd);
+		else
+			stored[n++] = stored[i];
+	}
+	n_stored = n;
+}
+
+/* The value of KEY= in a message of lines, or "". */
+static const char *value(const char *message, const char *key, char *buf, size_t len)
+{
+	const char *at = strstr(message, key);
+
+	buf[0] = '\0';
+	if (at && (at == message || at[-1] == '\n'))
+		snprintf(buf, len, "%.*s", (int)strcspn(at + strlen(key), "\n"), at + strlen(key));
+	return buf;
+}
+
+/* As the manager does: a store without room says nothing. */
+static void take_message(const char *message, int *fds, int n)
+{
+	char name[sizeof(stored[0].name)], flag[8];
+
+	value(message, "FDNAME=", name, sizeof(name));
+	if (*value(message, "FDSTOREREMOVE=", flag, sizeof(flag)) == '1')
+		forget(name);
+	bool keep = *value(message, "FDSTORE=", flag, sizeof(flag)) == '1';
+	for (int i = 0; i < n; i++) {
+		if (keep && n_stored < MAX_STORED) {
+			stored[n_stored].fd = fds[i];
+			snprintf(stored[n_stored++].name, sizeof(name), "%s", name);
+		} else {
+			close(fds[i]); /* a barrier's too: that is its answer */
+		}
+	}
+}
+
+static bool take_notification(void)
+{
+	char message[4096];
+	union {
+		char buf[CMSG_SPACE(MAX_FDS * sizeof(int))];
+		struct cmsghdr align;
+	} control;
+	struct iovec iov = {message, sizeof(message) - 1};
+	struct msghdr msg = {.msg_iov = &iov,
+		.msg_iovlen = 1,
+		.msg_control = control.buf,
+		.msg_controllen = sizeof(control.buf)};
+	ssize_t len = recvmsg(notify_fd, &msg, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+	struct cmsghdr *c;
+	int fds[MAX_FDS], n = 0;
+
+	if (len < 0)
+		return false;
+	message[len] = '\0';
+	for (c = CMSG_FIRSTHDR(&msg); c; c = CMSG_NXTHDR(&msg, c)) {
+		if (c->cmsg_type != SCM_RIGHTS)
+			continue;
+		n = (int)((c->cmsg_len - CMSG_LEN(0)) / sizeof(int));
+		memcpy(fds, CMSG_DATA(c), (size_t)n * sizeof(int));
+	}
+	take_message(message, fds, n);
+	return true;
+}
+
+/* ---- The daemon */
+
+static void set_environment(void)
+{
+	static char names[sizeof(stored) + 16];
+	char number[16];
+	size_t at = (size_t)sprintf(names, "listen");
+
+	for (int i = 0; i < n_stored; i++)
+		at += (size_t)sprintf(names + at, ":%s", stored[i].name);
+	setenv("LISTEN_FDNAMES", names, 1);
+	snprintf(number, sizeof(number), "%d", 1 + n_stored);
+	setenv("LISTEN_FDS", number, 1);
+	snprintf(number, sizeof(number), "%d", getpid());
+	setenv("LISTEN_PID", number, 1);
+}
+
+/* First out of the way of their places, then into them; a copy is not close-on-exec. */
+static void place_descriptors(void)
+{
+	int fds[1 + MAX_STORED];
+
+	for (int i = 0; i <= n_stored; i++)
+		fds[i] = fcntl(i ? stored[i - 1].fd : listen_fd, F_DUPFD_CLOEXEC, 2 * MAX_STORED);
+	for (int i = 0; i <= n_stored; i++)
+		if (fds[i] < 0 || dup2(fds[i], FIRST_FD + i) < 0)
+			die("descriptors for the daemon");
+}
+
+static void start(char **argv, const char *pid_file)
+{
+	char number[16];
+	sigset_t none;
+	int n = 0;
+
+	pid = fork();
+	if (pid == 0) {
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
+		sigemptyset(&none);
+		sigprocmask(SIG_SETMASK, &none, NULL);
+		set_environment();
+		place_descriptors();
+		execv(argv[0], argv);
+		die(argv[0]);
+	}
+	int fd = open(pid_file, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+	n = snprintf(number, sizeof(number), "%d\n", pid);
+	if (pid < 0 || fd < 0 || write(fd, number, (size_t)n) != n)
+		die(pid_file);
+	close(fd);
+}
+
+static void take_signals(void)
+{
+	struct signalfd_siginfo info;
+
+	while (read(signal_fd, &info, sizeof(info)) == sizeof(info)) {
+		if (info.ssi_signo == SIGCHLD)
+			continue;
+		stopping |= info.ssi_signo == SIGTERM;
+		kill(pid, SIGTERM);
+	}
+}
+
+/* true: it has died, having said all that it had to say. */
+static bool is_dead(void)
+{
+	siginfo_t info = {0};
+
+	if (waitid(P_PID, (id_t)pid, &info, WEXITED | WNOHANG | WNOWAIT) < 0 || info.si_pid == 0)
+		return false;
+	while (take_notification())
+		;
+	waitpid(pid, NULL, 0);
+	if (info.si_code == CLD_EXITED && info.si_status != 0) {
+		fprintf(stderr, "fdstore: the daemon exited with %d\n", info.si_status);
+		exit(1);
+	}
+	return true;
+}
+
+static void prepare(const char *path)
+{
+	struct rlimit limit;
+	char notify_path[108];
+	sigset_t set;
+
+	getrlimit(RLIMIT_NOFILE, &limit);
+	limit.rlim_cur = limit.rlim_max;
+	setrlimit(RLIMIT_NOFILE, &limit);
+	snprintf(notify_path, sizeof(notify_path), "%.100s.notify", path);
+	listen_fd = make_socket(SOCK_SEQPACKET, path);
+	notify_fd = make_socket(SOCK_DGRAM, notify_path);
+	if (listen(listen_fd, SOMAXCONN) < 0)
+		die("listen");
+	setenv("NOTIFY_SOCKET", notify_path, 1);
+	sigemptyset(&set);
+	sigaddset(&set, SIGCHLD);
+	sigaddset(&set, SIGHUP);
+	sigaddset(&set, SIGTERM);
+	sigprocmask(SIG_BLOCK, &set, NULL);
+	signal_fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
+}
+
+int main(int argc, char **argv)
+{
+	if (argc < 4) {
+		fprintf(stderr, "usage: fdstore SOCKET PIDFILE PROGRAM [ARGUMENT]...\n");
+		return 2;
+	}
+	prctl(PR_SET_PDEATHSIG, SIGKILL); /* a test that dies leaves nothing behind */
+	prepare(argv[1]);
+	start(argv + 3, argv[2]);
+	for (;;) {
+		struct pollfd p[] = {{notify_fd, POLLIN, 0}, {signal_fd, POLLIN, 0}};
+		poll(p, 2, -1);
+		take_signals();
+		while (take_notification())
+			;
+		if (!is_dead())
+			continue;
+		if (stopping)
+			return 0;
+		start(argv + 3, argv[2]);
+	}
+}
