@@ -1,10 +1,49 @@
 /* The daemon's side of a session's rings and logs; ring.h has the barriers. */
 #include "daemon/channel.h"
 
+#include <fcntl.h>
 #include <string.h>
 
 #include "daemon/sigbus.h"
 #include "shm/wire.h"
+
+static void prepare(struct nsv_channel *ch, const struct nsv_geom *geom, int fd)
+{
+	*ch = (struct nsv_channel){.up_region = NSV_REGION_NONE,
+		.down_region = NSV_REGION_NONE,
+		.geom = *geom,
+		.fd = fd,
+		.sigbus_index = -1};
+}
+
+static int guard(struct nsv_channel *ch)
+{
+	int ret = nsv_sigbus_add(ch->up_region.map, ch->up_region.len);
+
+	if (ret < 0)
+		return ret;
+	ch->sigbus_index = ret;
+	return 0;
+}
+
+/* Addresses and rings over the mapped regions. */
+static void bind_rings(struct nsv_channel *ch, const struct nsv_up_layout *up,
+	const struct nsv_down_layout *down)
+{
+	ch->up = nsv_up_at(ch->up_region.map, up);
+	ch->down = nsv_down_at(ch->down_region.map, down);
+	ch->io.sq = nsv_sq_consumer_at(&ch->up, &ch->down, &ch->geom);
+	ch->io.reply = nsv_reply_producer_at(&ch->up, &ch->down, &ch->geom);
+	ch->engine.event = nsv_event_producer_at(&ch->up, &ch->down, &ch->geom);
+}
+
+static int compute_layout(const struct nsv_geom *geom, struct nsv_up_layout *ret_up,
+	struct nsv_down_layout *ret_down, struct nsv_err *err)
+{
+	if (nsv_layout_up(geom, ret_up) < 0 || nsv_layout_down(geom, ret_down) < 0)
+		return nsv_fail(err, -EINVAL, "the session's geometry is impossible");
+	return 0;
+}
 
 int nsv_channel_init(struct nsv_channel *ch, const struct nsv_geom *geom, uint64_t session_id,
 	int fd, struct nsv_err *err)
@@ -12,32 +51,89 @@ int nsv_channel_init(struct nsv_channel *ch, const struct nsv_geom *geom, uint64
 	struct nsv_up_layout up;
 	struct nsv_down_layout down;
 
-	*ch = (struct nsv_channel){.up_region = NSV_REGION_NONE,
-		.down_region = NSV_REGION_NONE,
-		.geom = *geom,
-		.fd = fd,
-		.sigbus_index = -1};
-	if (nsv_layout_up(geom, &up) < 0 || nsv_layout_down(geom, &down) < 0)
-		return nsv_fail(err, -EINVAL, "the session's geometry is impossible");
-	int ret = nsv_region_create(&ch->up_region, "nsv-up", up.len, 0, err);
+	prepare(ch, geom, fd);
+	int ret = compute_layout(geom, &up, &down, err);
+	if (ret == 0)
+		ret = nsv_region_create(&ch->up_region, "nsv-up", up.len, 0, err);
 	if (ret == 0)
 		ret = nsv_region_create(&ch->down_region, "nsv-down", down.len, 0, err);
 	if (ret == 0)
-		ret = nsv_sigbus_add(ch->up_region.map, ch->up_region.len);
+		ret = guard(ch);
 	if (ret < 0) {
 		nsv_channel_deinit(ch);
 		return ret;
 	}
-	ch->sigbus_index = ret;
 	nsv_up_format(ch->up_region.map, geom, session_id);
 	nsv_down_format(ch->down_region.map, geom, session_id);
-	ch->up = nsv_up_at(ch->up_region.map, &up);
-	ch->down = nsv_down_at(ch->down_region.map, &down);
-	ch->io.sq = nsv_sq_consumer_at(&ch->up, &ch->down, geom);
-	ch->io.reply = nsv_reply_producer_at(&ch->up, &ch->down, geom);
-	ch->engine.event = nsv_event_producer_at(&ch->up, &ch->down, geom);
+	bind_rings(ch, &up, &down);
 	nsv_channel_set_waiting(ch, true);
 	return 0;
+}
+
+static int adopt_regions(struct nsv_channel *ch, size_t up_len, size_t down_len, int up_fd,
+	int down_fd, struct nsv_err *err)
+{
+	int ret = nsv_region_adopt(&ch->up_region, up_fd, up_len, true, err);
+
+	if (ret == 0)
+		ret = nsv_region_adopt(&ch->down_region, down_fd, down_len, true, err);
+	return ret;
+}
+
+/* The rings go on where the last daemon left them. A tail counts all entries ever, so a first lap is
+ * assumed: what was posted before the restart then lies below it. */
+static void resume_rings(struct nsv_channel *ch, uint32_t sq_head)
+{
+	struct nsv_down_head *head = ch->down.head;
+
+	ch->io.sq.head = sq_head;
+	ch->io.reply.tail = (1ull << 32) + nsv_load_rlx_u32(&head->reply_tail);
+	ch->engine.event.tail = (1ull << 32) + nsv_load_rlx_u32(&head->event_tail);
+	nsv_store_rel_u32(&head->sq_head, sq_head);
+	/* A new odd word: for this one the client may have rung a daemon that is no more. */
+	if (nsv_load_rlx_u32(&head->wait) & 1)
+		nsv_wait_end(&head->wait);
+	nsv_wait_begin(&head->wait);
+}
+
+int nsv_channel_adopt(struct nsv_channel *ch, const struct nsv_geom *geom, uint64_t session_id,
+	int fd, int up_fd, int down_fd, uint32_t sq_head, struct nsv_err *err)
+{
+	struct nsv_up_layout up;
+	struct nsv_down_layout down;
+
+	prepare(ch, geom, fd);
+	int ret = compute_layout(geom, &up, &down, err);
+	if (ret == 0)
+		ret = adopt_regions(ch, up.len, down.len, up_fd, down_fd, err);
+	if (ret == 0)
+		ret = nsv_down_check(ch->down_region.map, geom, session_id, err);
+	if (ret == 0)
+		ret = guard(ch);
+	if (ret < 0) { /* the descriptors stay the caller's */
+		ch->up_region.fd = ch->down_region.fd = -1;
+		nsv_channel_deinit(ch);
+		return ret;
+	}
+	bind_rings(ch, &up, &down);
+	resume_rings(ch, sq_head);
+	return 0;
+}
+
+void nsv_channel_set_epoch(struct nsv_channel *ch, uint32_t epoch)
+{
+	nsv_store_rel_u32(&ch->down.head->epoch, epoch);
+}
+
+/* No failure matters: the memory then goes with the last descriptor. */
+void nsv_channel_empty(struct nsv_channel *ch)
+{
+	const struct nsv_region *regions[] = {&ch->up_region, &ch->down_region};
+
+	for (size_t i = 0; i < NSV_ARRAY_LEN(regions); i++)
+		if (regions[i]->fd >= 0)
+			(void)fallocate(regions[i]->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
+				0, (off_t)regions[i]->len);
 }
 
 void nsv_channel_deinit(struct nsv_channel *ch)

@@ -33,6 +33,15 @@ struct nsv_channel {
 /* Makes the regions and writes their heads. The geometry has been checked. */
 int nsv_channel_init(struct nsv_channel *ch, const struct nsv_geom *geom, uint64_t session_id,
 	int fd, struct nsv_err *err);
+/* Takes over the regions of a session that another daemon served: seals and sizes are checked, both
+ * descriptors taken on success. sq_head comes from the session's record. The tails of the completion
+ * rings come from `down`: a client cannot write it, and any value of them is safe. */
+int nsv_channel_adopt(struct nsv_channel *ch, const struct nsv_geom *geom, uint64_t session_id,
+	int fd, int up_fd, int down_fd, uint32_t sq_head, struct nsv_err *err);
+/* Says which daemon serves it: the last thing, when everything in `down` is as it shall be. */
+void nsv_channel_set_epoch(struct nsv_channel *ch, uint32_t epoch);
+/* Gives the regions' memory back, whoever holds their descriptors: what is left in them is zeros. */
+void nsv_channel_empty(struct nsv_channel *ch);
 void nsv_channel_deinit(struct nsv_channel *ch);
 /* Reading `up` faulted: the session is to be dropped. */
 bool nsv_channel_broken(const struct nsv_channel *ch);

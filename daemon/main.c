@@ -24,14 +24,45 @@ static void describe(const struct nsv_engine *engine, uint64_t start_ns)
 
 /* Everything that the service stands on, in the order of its making. */
 struct service {
+	struct nsv_passed passed; /* by the service manager */
 	struct nsv_gguf *gguf;
 	struct nsv_tok *tok;
 	struct nsv_server server;
 	struct nsv_engine *engine;
 };
 
+/* Names in the service manager's store. */
+#define KV_NAME "kv"
+#define SEQS_NAME "seqs"
+#define WEIGHTS_NAME "weights"
+
+/* What was made afresh goes to the store in place of what had its name there. */
+static void store_region(const char *name, int fd, bool adopted)
+{
+	if (fd < 0 || adopted || !nsv_notify_can_store())
+		return;
+	int ret = nsv_notify_forget(name);
+	if (ret == 0)
+		ret = nsv_notify_store(name, &fd, 1);
+	if (ret < 0)
+		nsv_warning("%s will not outlive the daemon: %s", name, strerror(-ret));
+}
+
+static void store_regions(const struct nsv_engine *e)
+{
+	const struct nsv_engine_info *info = nsv_engine_get_info(e);
+	struct nsv_engine_keep keep = nsv_engine_get_keep(e);
+
+	store_region(KV_NAME, keep.kv_fd, info->adopted_kv);
+	store_region(SEQS_NAME, keep.seqs_fd, info->adopted_seqs);
+	store_region(WEIGHTS_NAME, keep.weights_fd, info->adopted_weights);
+}
+
 static int load(struct service *sv, const struct nsv_config *c, struct nsv_err *err)
 {
+	const struct nsv_engine_keep keep = {nsv_passed_take(&sv->passed, KV_NAME),
+		nsv_passed_take(&sv->passed, SEQS_NAME),
+		nsv_passed_take(&sv->passed, WEIGHTS_NAME)};
 	struct nsv_engine_config ec = {.backend = c->backend,
 		.threads = c->threads,
 		.kv_blocks = c->kv_blocks,
@@ -39,21 +70,26 @@ static int load(struct service *sv, const struct nsv_config *c, struct nsv_err *
 		.max_requests = c->max_requests,
 		.run_ahead = c->run_ahead,
 		.no_prefix_cache = c->no_prefix_cache,
-		.share_prefixes = c->share_prefixes};
+		.share_prefixes = c->share_prefixes,
+		.keep = &keep};
 	int ret = nsv_gguf_open(c->model, &sv->gguf, err);
 
 	if (ret == 0)
 		ret = nsv_tok_new(sv->gguf, &sv->tok, err);
 	if (ret == 0)
 		ret = nsv_engine_new(&sv->engine, &ec, sv->gguf, sv->tok, &sv->server.inbox, err);
+	if (ret == 0)
+		store_regions(sv->engine);
 	return ret;
 }
 
 static int serve(struct service *sv, const struct nsv_config *c, struct nsv_err *err)
 {
 	uint64_t start_ns = nsv_now_ns();
-	int ret = nsv_server_init(&sv->server, c, err);
+	int ret = nsv_passed_init(&sv->passed);
 
+	if (ret == 0)
+		ret = nsv_server_init(&sv->server, c, &sv->passed, err);
 	if (ret == 0)
 		ret = load(sv, c, err);
 	if (ret == 0)
@@ -62,6 +98,8 @@ static int serve(struct service *sv, const struct nsv_config *c, struct nsv_err 
 		ret = nsv_engine_start(sv->engine);
 	if (ret < 0)
 		return ret;
+	nsv_passed_forget(&sv->passed);
+	nsv_passed_deinit(&sv->passed);
 	describe(sv->engine, start_ns);
 	ret = nsv_server_run(&sv->server);
 	nsv_notify_stopping();
@@ -75,6 +113,7 @@ static void unload(struct service *sv)
 	nsv_engine_free(sv->engine);
 	nsv_tok_free(sv->tok);
 	nsv_gguf_close(sv->gguf);
+	nsv_passed_deinit(&sv->passed);
 }
 
 int main(int argc, char **argv)

@@ -18,6 +18,7 @@
 #define BACKLOG 1024
 #define ACCEPT_RETRY_NS 100000000u
 #define HELLO_CHECK_NS 1000000000u
+#define TEND_NS 1000000000u
 
 /* ---- The listening socket */
 
@@ -169,6 +170,40 @@ static void on_hello_timer(struct nsv_source *src, enum nsv_event event, int res
 		nsv_source_timer(s->loop, &s->hello_timer, HELLO_CHECK_NS);
 }
 
+/* ---- Vaults */
+
+static void on_vault_ready(struct nsv_vaults *v)
+{
+	struct nsv_server *s = NSV_CONTAINER_OF(v, struct nsv_server, vaults);
+
+	for (struct nsv_session *se = s->sessions, *next; se; se = next) {
+		next = se->next;
+		if (se->waits_for_vault)
+			nsv_session_welcome(se);
+	}
+}
+
+/* Some time after a session ended, its descriptors leave the vaults for good. */
+static void on_tend_timer(struct nsv_source *src, enum nsv_event event, int res, const void *data)
+{
+	struct nsv_server *s = NSV_CONTAINER_OF(src, struct nsv_server, tend_timer);
+	(void)res, (void)data;
+
+	if (event != NSV_EV_TIME)
+		return;
+	s->tend_timer_armed = false;
+	nsv_vaults_tend(&s->vaults, true);
+	nsv_server_tend_vaults(s);
+}
+
+void nsv_server_tend_vaults(struct nsv_server *s)
+{
+	if (s->tend_timer_armed || nsv_vaults_n_dead(&s->vaults) == 0)
+		return;
+	s->tend_timer_armed = true;
+	nsv_source_timer(s->loop, &s->tend_timer, TEND_NS);
+}
+
 /* ---- Messages from the engine and the worker */
 
 static void handle(struct nsv_server *s, struct nsv_msg *msg)
@@ -233,7 +268,8 @@ static void raise_descriptor_limit(void)
 		nsv_warning("RLIMIT_NOFILE stays as it is: %s", strerror(errno));
 }
 
-int nsv_server_init(struct nsv_server *s, const struct nsv_config *config, struct nsv_err *err)
+int nsv_server_init(struct nsv_server *s, const struct nsv_config *config,
+	struct nsv_passed *passed, struct nsv_err *err)
 {
 	sigset_t set = handled_signals();
 	int ret;
@@ -247,10 +283,11 @@ int nsv_server_init(struct nsv_server *s, const struct nsv_config *config, struc
 		.inbox_src = {.fn = on_inbox},
 		.accept_timer = {.fn = on_accept_timer},
 		.hello_timer = {.fn = on_hello_timer},
+		.tend_timer = {.fn = on_tend_timer},
 		.start_ns = nsv_now_ns()};
 	raise_descriptor_limit();
 	ret = config->socket ? listen_at(s, config->socket, err)
-			     : nsv_notify_listen_fd(&s->listen_fd, err);
+			     : nsv_passed_take_listener(passed, &s->listen_fd, err);
 	if (!config->socket && ret == -ENOENT)
 		return nsv_fail(err, ret, "no socket: name one with --socket PATH");
 	if (ret == 0)
@@ -263,6 +300,8 @@ int nsv_server_init(struct nsv_server *s, const struct nsv_config *config, struc
 		ret = nsv_sigbus_setup();
 	if (ret == 0)
 		ret = nsv_loop_new(&s->loop, err);
+	if (ret == 0)
+		nsv_vaults_init(&s->vaults, s->loop, nsv_notify_can_store(), on_vault_ready);
 	return ret;
 }
 
@@ -271,6 +310,8 @@ int nsv_server_attach(struct nsv_server *s, struct nsv_engine *engine, const str
 	s->engine = engine;
 	s->tok = tok;
 	int ret = nsv_worker_start(&s->worker, tok, &s->inbox);
+	if (ret == 0)
+		ret = nsv_vaults_prepare(&s->vaults);
 	if (ret < 0)
 		return ret;
 	nsv_source_accept(s->loop, &s->listen_src, s->listen_fd);
@@ -361,6 +402,8 @@ void nsv_server_deinit(struct nsv_server *s)
 	nsv_worker_stop(&s->worker);
 	free_released(s);
 	nsv_loop_free(s->loop); /* nothing is armed any more: sessions can go */
+	/* First: what lies in a vault stays there for the next daemon, open as it is. */
+	nsv_vaults_deinit(&s->vaults);
 	while (s->sessions) {
 		struct nsv_session *se = s->sessions;
 		se->state = NSV_SESSION_CLOSING;

@@ -8,6 +8,7 @@
 #include "daemon/loop.h"
 #include "daemon/seqs.h"
 #include "daemon/user.h"
+#include "daemon/vault.h"
 #include "daemon/worker.h"
 
 struct nsv_session;
@@ -22,10 +23,11 @@ struct nsv_server {
 	struct nsv_mailbox inbox; /* from the engine and the worker */
 	struct nsv_worker worker;
 	struct nsv_users users;
-	struct nsv_source listen_src, signal_src, inbox_src, accept_timer, hello_timer;
+	struct nsv_vaults vaults;
+	struct nsv_source listen_src, signal_src, inbox_src, accept_timer, hello_timer, tend_timer;
 	int listen_fd, signal_fd;
 	bool own_socket; /* its path is ours to unlink */
-	bool hello_timer_armed;
+	bool hello_timer_armed, tend_timer_armed;
 
 	struct nsv_session *sessions; /* all, newest first */
 	struct nsv_session *ready;    /* to be visited in this turn */
@@ -38,14 +40,18 @@ struct nsv_server {
 	int exit_code;
 };
 
-/* Opens the socket (config's path, else the service manager's) and everything that waits; the
- * engine is attached afterwards, since it answers to the inbox. */
-int nsv_server_init(struct nsv_server *s, const struct nsv_config *config, struct nsv_err *err);
+/* Opens the socket (config's path, else the one that the service manager passed) and everything
+ * that waits; the engine is attached afterwards, since it answers to the inbox. */
+int nsv_server_init(struct nsv_server *s, const struct nsv_config *config,
+	struct nsv_passed *passed, struct nsv_err *err);
 int nsv_server_attach(struct nsv_server *s, struct nsv_engine *engine, const struct nsv_tok *tok);
 /* Serves until a signal asks it to stop; the process's exit code. */
 int nsv_server_run(struct nsv_server *s);
 /* The engine and the worker have been stopped. */
 void nsv_server_deinit(struct nsv_server *s);
+
+/* A session has ended: its place in a vault is tidied up within a second. */
+void nsv_server_tend_vaults(struct nsv_server *s);
 
 /* SIGTERM, SIGINT and SIGUSR1 are blocked for the whole process, threads to come included. */
 int nsv_server_block_signals(void);

@@ -64,6 +64,7 @@ void nsv_session_new(struct nsv_server *server, int fd)
 	*se = (struct nsv_session){.server = server,
 		.src = {.fn = on_event},
 		.fd = fd,
+		.epoch = 1,
 		.deadline_ns = nsv_now_ns() + (uint64_t)server->config->limits.hello_ms * 1000000u,
 		.ch = {.up_region = NSV_REGION_NONE,
 			.down_region = NSV_REGION_NONE,
@@ -93,6 +94,12 @@ void nsv_session_free(struct nsv_session *se)
 		se->next->prev = se->prev;
 	s->n_session--;
 	free_requests(se);
+	if (s->vaults.on && se->place.vault) {
+		/* Its message there keeps the descriptors for a while, but not the memory. */
+		nsv_channel_empty(&se->ch);
+		nsv_vaults_remove(&s->vaults, &se->place);
+		nsv_server_tend_vaults(s);
+	}
 	if (se->memory)
 		nsv_user_release_session(se->user, se->memory);
 	nsv_user_put(&s->users, se->user);
@@ -122,10 +129,10 @@ static void commit_record(struct nsv_session *se, uint32_t state)
 	struct nsv_session_commit c = {.state = state,
 		.uid = se->uid,
 		.session_id = se->id,
-		.last_id = se->last_id,
+		.last_id = se->safe_id,
 		.geom = se->ch.geom,
-		.sq_head = nsv_load_rlx_u32(se->ch.io.sq.shared_head),
-		.epoch = 1};
+		.sq_head = se->safe_head,
+		.epoch = se->epoch};
 
 	nsv_seqs_commit_session(seqs, se->rec, &c);
 }
@@ -163,8 +170,11 @@ void nsv_session_drop(struct nsv_session *se, const char *why)
 		s->n_dropped++;
 	}
 	if (se->state == NSV_SESSION_HELLO) {
+		if (se->waits_for_vault)
+			commit_record(se, 0);
 		end_hello(se);
 		se->engine_gone = true;
+		se->waits_for_vault = false;
 	} else {
 		nsv_session_drop_prompts(se);
 		commit_record(se, 0);
@@ -251,9 +261,31 @@ static void take_hello(struct nsv_session *se, const void *data, size_t len)
 		refuse_hello(se, (enum nsv_code)ret, err.text);
 		return;
 	}
+	commit_record(se, 1);
+	se->place = (struct nsv_vault_place){.session_id = se->id,
+		.rec = se->rec,
+		.fds = {se->fd, se->ch.up_region.fd, se->ch.down_region.fd}};
+	se->waits_for_vault = true;
+	nsv_session_welcome(se);
+}
+
+/* State in `seqs`, then the vault, then the welcome: what a client was welcomed to is never lost. */
+void nsv_session_welcome(struct nsv_session *se)
+{
+	struct nsv_err err;
+	int ret = nsv_vaults_put(&se->server->vaults, &se->place);
+
+	if (ret == 1)
+		return;
+	if (ret < 0) {
+		nsv_fail(&err, 0, "the session's descriptors cannot be kept safe: %s",
+			ret == -ETOOMANYREFS ? "RLIMIT_NOFILE (LimitNOFILE=)" : strerror(-ret));
+		refuse_hello(se, NSV_E_LIMIT, err.text);
+		return;
+	}
+	se->waits_for_vault = false;
 	end_hello(se);
 	se->state = NSV_SESSION_OPEN;
-	commit_record(se, 1);
 	if (send_welcome(se) < 0)
 		nsv_session_drop(se, "its welcome cannot be sent");
 	else
@@ -267,7 +299,9 @@ static void on_event(struct nsv_source *src, enum nsv_event event, int res, cons
 
 	switch (event) {
 	case NSV_EV_DATA:
-		if (se->state == NSV_SESSION_HELLO)
+		if (se->waits_for_vault)
+			nsv_session_drop(se, "it spoke before it was welcomed");
+		else if (se->state == NSV_SESSION_HELLO)
 			take_hello(se, data, (size_t)res);
 		else
 			nsv_session_make_ready(se); /* a doorbell, whatever it says */
@@ -373,13 +407,17 @@ void nsv_session_taken(struct nsv_session *se)
 {
 	uint32_t head = se->ch.io.sq.head, back = 0;
 
+	se->safe_id = se->last_id;
 	for (uint32_t i = 0; i < se->ch.geom.n_slot; i++) {
 		const struct nsv_session_slot *slot = &se->slots[i];
-		if (slot->phase == NSV_PHASE_PREPARING || slot->phase == NSV_PHASE_COMMITTING)
-			back = (uint32_t)nsv_max(back, head - slot->job->sq_index);
+		if (slot->phase != NSV_PHASE_PREPARING && slot->phase != NSV_PHASE_COMMITTING)
+			continue;
+		back = (uint32_t)nsv_max(back, head - slot->job->sq_index);
+		se->safe_id = nsv_min_u64(se->safe_id, slot->id - 1);
 	}
-	nsv_channel_taken(&se->ch, head - back);
-	commit_record(se, 1);
+	se->safe_head = head - back;
+	commit_record(se, 1); /* before the client can use the entries' places again */
+	nsv_channel_taken(&se->ch, se->safe_head);
 	nsv_channel_ring(&se->ch, &se->ch.io.rung);
 }
 

@@ -43,6 +43,11 @@ struct nsv_session {
 	uint32_t uid, rec; /* rec: its place in the session table */
 	int32_t pid;
 	uint64_t id, last_id, memory, deadline_ns;
+	/* As committed: entries before safe_head, whose ids go up to safe_id, are never read again. */
+	uint32_t safe_head, epoch;
+	uint64_t safe_id;
+	struct nsv_vault_place place;
+	bool waits_for_vault; /* its welcome does */
 	struct nsv_user *user;
 	struct nsv_channel ch;
 	struct nsv_session_slot *slots; /* (ch.geom.n_slot) */
@@ -52,6 +57,8 @@ struct nsv_session {
 
 /* A connection was accepted; takes fd. */
 void nsv_session_new(struct nsv_server *server, int fd);
+/* Its hello has passed: puts it into a vault and sends its welcome, or does so when a vault is ready. */
+void nsv_session_welcome(struct nsv_session *se);
 /* Looks at an open session: entries, acknowledgements, outputs. true: there is more. */
 bool nsv_session_visit(struct nsv_session *se);
 /* Puts it on the server's list of sessions to visit. */
@@ -83,8 +90,8 @@ bool nsv_session_slot_ended(const struct nsv_session *se, const struct nsv_sessi
 void nsv_session_release_slot(struct nsv_session *se, struct nsv_session_slot *slot);
 /* Its prompts that wait for the worker will not be prepared. */
 void nsv_session_drop_prompts(struct nsv_session *se);
-/* Moves the client's view of the submission ring past all that is safe, and rings for that and for
- * the replies since the last time: a client may sleep for want of room in the ring. */
+/* Commits how far the submission ring is safe, then moves the client's view of it, and rings for that
+ * and for the replies since the last time: a client may sleep for want of room in the ring. */
 void nsv_session_taken(struct nsv_session *se);
 
 #endif
