@@ -58,6 +58,15 @@ static const char *choose_path(const char *path)
 	return path && *path ? path : NSV_CLIENT_DEFAULT_SOCKET;
 }
 
+static int fail_connect(const char *path, int code, struct nsv_err *err)
+{
+	if (code == -EACCES)
+		return nsv_fail(err, code,
+			"%s: permission denied: its owner, group and mode say who may connect",
+			path);
+	return nsv_fail(err, code, "no daemon at %s: %s", path, strerror(-code));
+}
+
 /* A full backlog blocks connect as long as the timeout says. */
 static int connect_socket(const char *path, int timeout_ms, int *ret_fd, struct nsv_err *err)
 {
@@ -74,10 +83,8 @@ static int connect_socket(const char *path, int timeout_ms, int *ret_fd, struct 
 		return nsv_fail(err, -errno, "socket: %s", strerror(errno));
 	if (timeout_ms > 0)
 		(void)setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &tv, sizeof(tv));
-	if (connect(fd, (struct sockaddr *)&addr, sizeof(addr)) < 0) {
-		int code = errno == EAGAIN ? -ETIMEDOUT : -errno;
-		return nsv_fail(err, code, "no daemon at %s: %s", path, strerror(-code));
-	}
+	if (connect(fd, (struct sockaddr *)&addr, sizeof(addr)) < 0)
+		return fail_connect(path, errno == EAGAIN ? -ETIMEDOUT : -errno, err);
 	*ret_fd = fd;
 	fd = -1;
 	return 0;
@@ -152,10 +159,14 @@ static int greet(struct nsv_client *c, const struct nsv_client_options *o, struc
 	nsv_autoclose int down_fd = -1;
 	int ret = nsv_hello_send(c->fd, &hello);
 
-	if (ret < 0)
+	/* A daemon that does not serve this user says so and closes before it has read anything:
+	 * its word can be read even where the connection is said to be broken, once. */
+	if (ret < 0 && ret != -EPIPE && ret != -ECONNRESET)
 		return nsv_fail(err, ret, "the daemon takes no hello: %s", strerror(-ret));
 	ret = wait_readable(c->fd, nsv_deadline_ns(o->connect_timeout_ms), err);
 	if (ret == 0)
+		ret = nsv_welcome_recv(c->fd, &w, &up_fd, &down_fd, err);
+	if (ret == -ECONNRESET)
 		ret = nsv_welcome_recv(c->fd, &w, &up_fd, &down_fd, err);
 	if (ret > 0)
 		return refusal_errno(ret);

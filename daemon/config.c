@@ -12,7 +12,8 @@
 
 #define OPTION_LEN 32 /* "--" and the longest key */
 
-enum key_type { KEY_STR, KEY_U32, KEY_BOOL };
+/* KEY_USERS and KEY_GROUPS: names or numbers; a list in the file, commas on the command line */
+enum key_type { KEY_STR, KEY_U32, KEY_BOOL, KEY_USERS, KEY_GROUPS };
 
 struct key {
 	const char *name; /* in the file; the option is the same with '-' for '_' */
@@ -22,6 +23,7 @@ struct key {
 };
 
 #define KEY(member, type, min, max) {#member, type, offsetof(struct nsv_config, member), min, max}
+#define IDS(member, type) {#member, type, offsetof(struct nsv_config, policy.member), 0, 0}
 #define LIMIT(member, min, max) \
 	{#member, KEY_U32, offsetof(struct nsv_config, limits.member), min, max}
 
@@ -38,11 +40,14 @@ static const struct key keys[] = {
 	KEY(verbose, KEY_BOOL, 0, 0),
 	KEY(no_prefix_cache, KEY_BOOL, 0, 0),
 	KEY(share_prefixes, KEY_BOOL, 0, 0),
+	IDS(users, KEY_USERS),
+	IDS(groups, KEY_GROUPS),
 };
 
 static const struct key limit_keys[] = {
 	LIMIT(sessions, 1, 1u << 20),
 	LIMIT(requests, 1, 1u << 20),
+	LIMIT(descriptors, 3, 1u << 20),
 	LIMIT(memory_mib, 1, 1u << 24),
 	LIMIT(prompt_bytes, 1, 64u << 20),
 	LIMIT(session_slots, 1, 1024),
@@ -66,6 +71,9 @@ static const char usage[] =
 	"  --no-prefix-cache   compute every prompt from its first token\n"
 	"  --share-prefixes    let users profit from each other's prompts: who measures the time\n"
 	"                      to a first token learns what others have asked\n"
+	"  --users NAME[,NAME]...   only these users (names or ids) may connect, and those of\n"
+	"  --groups NAME[,NAME]...  these groups, root, and the daemon's own user [everybody who\n"
+	"                      can open the socket]\n"
 	"  --config FILE       JSON: {\"model\": ..., \"limits\": {\"sessions\": ...}, ...}\n"
 	"  --verbose           log every session and every refused request\n"
 	"  --help, --version\n";
@@ -93,10 +101,61 @@ static int set_u32(struct nsv_config *c, const struct key *k, const char *name, 
 	return 0;
 }
 
+static int add_id(
+	struct nsv_members *ids, const struct key *k, const char *text, struct nsv_err *err)
+{
+	return k->type == KEY_USERS ? nsv_members_add_user(ids, text, err)
+				    : nsv_members_add_group(ids, text, err);
+}
+
+/* The list that a key names, emptied for what is to come. */
+static struct nsv_members *begin_ids(struct nsv_config *c, const struct key *k)
+{
+	struct nsv_members *ids = (struct nsv_members *)((char *)c + k->off);
+
+	nsv_members_deinit(ids);
+	ids->given = true;
+	return ids;
+}
+
+static int set_ids_json(
+	struct nsv_config *c, const struct key *k, const json_t *list, struct nsv_err *err)
+{
+	struct nsv_members *ids = begin_ids(c, k);
+	int ret = 0;
+
+	for (size_t i = 0; ret == 0 && i < json_array_size(list); i++) {
+		const json_t *item = json_array_get(list, i);
+		char number[24];
+		snprintf(number, sizeof(number), "%lld", (long long)json_integer_value(item));
+		if (json_is_string(item) || json_is_integer(item))
+			ret = add_id(ids, k, json_is_string(item) ? json_string_value(item) : number,
+				err);
+		else
+			ret = nsv_fail(err, -EINVAL, "%s: item %zu is neither a name nor a number",
+				k->name, i);
+	}
+	return ret;
+}
+
+static int set_ids_text(
+	struct nsv_config *c, const struct key *k, const char *text, struct nsv_err *err)
+{
+	struct nsv_members *ids = begin_ids(c, k);
+	nsv_autofree char *copy = strdup(text);
+	char *rest = copy, *name;
+	int ret = copy ? 0 : -ENOMEM;
+
+	while (ret == 0 && (name = strsep(&rest, ",")))
+		ret = add_id(ids, k, name, err);
+	return ret;
+}
+
 static int set_json(
 	struct nsv_config *c, const struct key *k, const json_t *value, struct nsv_err *err)
 {
-	static const char *const wants[] = {"a string", "an integer", "true or false"};
+	static const char *const wants[] = {"a string", "an integer", "true or false",
+		"a list of names or numbers", "a list of names or numbers"};
 
 	if (k->type == KEY_STR && json_is_string(value))
 		return set_str(c, k, json_string_value(value));
@@ -106,6 +165,8 @@ static int set_json(
 		*(bool *)((char *)c + k->off) = json_is_true(value);
 		return 0;
 	}
+	if ((k->type == KEY_USERS || k->type == KEY_GROUPS) && json_is_array(value))
+		return set_ids_json(c, k, value, err);
 	return nsv_fail(err, -EINVAL, "%s must be %s", k->name, wants[k->type]);
 }
 
@@ -207,6 +268,8 @@ static int set_option(struct nsv_config *c, const struct key *k, const char *tex
 		*(bool *)((char *)c + k->off) = true;
 		return 0;
 	}
+	if (k->type == KEY_USERS || k->type == KEY_GROUPS)
+		return set_ids_text(c, k, text, err);
 	spell_option(k, name);
 	errno = 0;
 	long long value = strtoll(text, &end, 10);
@@ -269,8 +332,12 @@ int nsv_config_init(struct nsv_config *c, int argc, char **argv, struct nsv_err 
 		.max_requests = 256,
 		.run_ahead = 1,
 		.spin_us = sysconf(_SC_NPROCESSORS_ONLN) > 1 ? 20 : 0,
-		.limits = {.sessions = 4096, .requests = 1024, .memory_mib = 2048,
-			.prompt_bytes = 4u << 20, .session_slots = 256, .hello_ms = 5000},
+		.limits = {.sessions = 4096,
+			.descriptors = 16384,
+			.memory_mib = 2048,
+			.prompt_bytes = 4u << 20,
+			.session_slots = 256,
+			.hello_ms = 5000},
 	};
 	int ret = parse_options(c, argc, argv, true, err);
 
@@ -278,6 +345,8 @@ int nsv_config_init(struct nsv_config *c, int argc, char **argv, struct nsv_err 
 		ret = parse_options(c, argc, argv, false, err);
 	if (ret == 0 && !c->model)
 		ret = nsv_fail(err, -EINVAL, "no model is named: --model FILE (see --help)");
+	if (c->limits.requests == 0)
+		c->limits.requests = c->max_requests;
 	if (ret != 0)
 		nsv_config_deinit(c);
 	return ret;
@@ -288,5 +357,7 @@ void nsv_config_deinit(struct nsv_config *c)
 	free(c->model);
 	free(c->socket);
 	free(c->backend);
+	nsv_members_deinit(&c->policy.users);
+	nsv_members_deinit(&c->policy.groups);
 	*c = (struct nsv_config){0};
 }

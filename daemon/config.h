@@ -3,11 +3,13 @@
 #ifndef NSV_DAEMON_CONFIG_H
 #define NSV_DAEMON_CONFIG_H
 
+#include "daemon/policy.h"
 #include "shm/base.h"
 
 struct nsv_limits { /* a user's, all sessions together, unless it says else */
 	uint32_t sessions;
-	uint32_t requests;
+	uint32_t requests;        /* 0 only while parsing: max_requests */
+	uint32_t descriptors;     /* sockets and regions that the daemon holds open for it */
 	uint32_t memory_mib;      /* session regions, and what requests hold */
 	uint32_t prompt_bytes;    /* of one prompt */
 	uint32_t session_slots;   /* of one session */
@@ -27,6 +29,7 @@ struct nsv_config {
 	bool verbose;
 	bool no_prefix_cache;
 	bool share_prefixes;   /* the prefix cache of all users is one */
+	struct nsv_policy policy; /* who may connect */
 	struct nsv_limits limits;
 };
 

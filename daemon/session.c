@@ -27,8 +27,10 @@ static void refuse_hello(struct nsv_session *se, enum nsv_code code, const char 
 	nsv_session_drop(se, text);
 }
 
-static int read_credentials(struct nsv_session *se)
+/* Who it is, and may it connect? 0, an nsv_code and a sentence, or -errno. */
+static int check_peer(struct nsv_session *se, struct nsv_err *err)
 {
+	struct nsv_server *s = se->server;
 	struct ucred cred;
 	socklen_t len = sizeof(cred);
 
@@ -36,7 +38,12 @@ static int read_credentials(struct nsv_session *se)
 		return -errno;
 	se->uid = cred.uid;
 	se->pid = cred.pid;
-	return nsv_user_get(&se->server->users, se->uid, &se->user);
+	int ret = nsv_user_get(&s->users, se->uid, &se->user);
+	if (ret == 0)
+		ret = nsv_user_add_hello(&s->users, se->user, err);
+	if (ret == 0)
+		ret = nsv_policy_check(&s->config->policy, se->fd, &cred, err);
+	return ret;
 }
 
 static void link_session(struct nsv_session *se)
@@ -71,10 +78,11 @@ void nsv_session_new(struct nsv_server *server, int fd)
 			.sigbus_index = -1}};
 	link_session(se);
 	nsv_source_recv(server->loop, &se->src, fd);
-	if (read_credentials(se) < 0)
+	int ret = check_peer(se, &err);
+	if (ret < 0)
 		nsv_session_drop(se, "its credentials cannot be read");
-	else if (nsv_user_add_hello(se->user, &err) != 0)
-		refuse_hello(se, NSV_E_LIMIT, err.text);
+	else if (ret > 0)
+		refuse_hello(se, (enum nsv_code)ret, err.text);
 }
 
 static void free_requests(struct nsv_session *se)

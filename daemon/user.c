@@ -35,6 +35,20 @@ void nsv_user_put(struct nsv_users *users, struct nsv_user *user)
 	free(user);
 }
 
+/* A connection before its hello is a descriptor; a session has a few. `more` would come on top. */
+static int check_descriptors(const struct nsv_users *users, const struct nsv_user *user,
+	uint32_t more, struct nsv_err *err)
+{
+	uint64_t n = user->hellos + (uint64_t)NSV_SESSION_N_FD * user->sessions;
+
+	if (n + more > users->limits->descriptors)
+		return nsv_fail(err, NSV_E_LIMIT,
+			"connections and sessions of user %u take %llu descriptors: "
+			"limits.descriptors is %u",
+			user->uid, (unsigned long long)n, users->limits->descriptors);
+	return 0;
+}
+
 int nsv_user_charge_session(
 	const struct nsv_users *users, struct nsv_user *user, uint64_t memory, struct nsv_err *err)
 {
@@ -43,7 +57,10 @@ int nsv_user_charge_session(
 	if (user->sessions >= l->sessions)
 		return nsv_fail(err, NSV_E_LIMIT, "user %u has %u sessions: limits.sessions",
 			user->uid, user->sessions);
-	int ret = nsv_user_charge_bytes(users, user, memory, err);
+	/* Its socket is counted already. */
+	int ret = check_descriptors(users, user, NSV_SESSION_N_FD - 1, err);
+	if (ret == 0)
+		ret = nsv_user_charge_bytes(users, user, memory, err);
 	if (ret == 0)
 		user->sessions++;
 	return ret;
@@ -90,13 +107,14 @@ void nsv_user_release_bytes(struct nsv_user *user, uint64_t bytes)
 	user->memory -= bytes;
 }
 
-int nsv_user_add_hello(struct nsv_user *user, struct nsv_err *err)
+int nsv_user_add_hello(
+	const struct nsv_users *users, struct nsv_user *user, struct nsv_err *err)
 {
 	if (++user->hellos > NSV_USER_MAX_HELLOS)
 		return nsv_fail(err, NSV_E_LIMIT,
 			"user %u has %u connections without a hello: at most %u are allowed",
 			user->uid, user->hellos, NSV_USER_MAX_HELLOS);
-	return 0;
+	return check_descriptors(users, user, 0, err);
 }
 
 void nsv_user_remove_hello(struct nsv_user *user)

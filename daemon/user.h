@@ -7,6 +7,7 @@
 #include "daemon/mailbox.h"
 
 #define NSV_USER_MAX_HELLOS 256 /* connections of a user that have not said hello */
+#define NSV_SESSION_N_FD 3	/* its socket, `up`, `down` */
 
 struct nsv_user {
 	struct nsv_user *next;
@@ -40,7 +41,8 @@ int nsv_user_charge_bytes(
 	const struct nsv_users *users, struct nsv_user *user, uint64_t bytes, struct nsv_err *err);
 void nsv_user_release_bytes(struct nsv_user *user, uint64_t bytes);
 /* A connection before its hello: counted in any case; NSV_E_LIMIT: it is one too many. */
-int nsv_user_add_hello(struct nsv_user *user, struct nsv_err *err);
+int nsv_user_add_hello(
+	const struct nsv_users *users, struct nsv_user *user, struct nsv_err *err);
 void nsv_user_remove_hello(struct nsv_user *user);
 
 #endif

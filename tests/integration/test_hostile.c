@@ -772,6 +772,38 @@ static int use_it_up(void *arg)
 	return 0;
 }
 
+/* Sessions and silent connections share what a user may hold open. */
+static int use_up_descriptors(void *arg)
+{
+	struct nsv_raw r[3];
+	const struct nsv_geom small = {.n_slot = 1, .n_token = 64, .arena_len = 4096};
+	(void)arg;
+
+	for (int i = 0; i < 2; i++)
+		EXPECT(nsv_raw_open(&r[i], served.socket, &small) == 0);
+	int silent = nsv_raw_connect(served.socket);
+	EXPECT(silent >= 0);
+	EXPECT(refusal(&small, "limits.descriptors is 9") == 0);
+	close(silent);
+	for (int i = 0, ret = -1; ret != 0; i++) { /* it is given back soon */
+		EXPECT(i < 500);
+		ret = nsv_raw_open(&r[2], served.socket, &small);
+		usleep(10000);
+	}
+	EXPECT(refusal(&small, "limits.descriptors is 9") == 0);
+	return 0;
+}
+
+static void test_descriptors_have_a_quota(void **state)
+{
+	(void)state;
+
+	need_root();
+	serve("{\"limits\": {\"descriptors\": 9}}");
+	assert_int_equal(end_of(begin_as(UID_A, use_up_descriptors, NULL)), 0);
+	end_serving();
+}
+
 static int use_a_little(void *arg)
 {
 	struct nsv_client_options o;
@@ -830,6 +862,7 @@ int main(void)
 		cmocka_unit_test(test_a_stopped_client_holds_nobody_up),
 		cmocka_unit_test(test_nothing_of_another_user_can_be_read),
 		cmocka_unit_test(test_quotas_are_a_users_own_and_have_names),
+		cmocka_unit_test(test_descriptors_have_a_quota),
 	};
 
 	return cmocka_run_group_tests(tests, make_model, remove_model);

@@ -38,6 +38,7 @@ struct fake_daemon {
 	pthread_t thread;
 	uint32_t stop, gone; /* atomic */
 	uint32_t refuse;     /* atomic: an enum nsv_code for the next hellos */
+	uint32_t unread;     /* atomic: 1: refuses at once, 2: once the hello lies there unread */
 	uint32_t n_bell;     /* atomic: bells sent to clients */
 	uint32_t burst;	     /* atomic: bytes a step; 0: as many as fit */
 	uint32_t step_us;    /* atomic: a pause before each step */
@@ -351,18 +352,31 @@ static int fake_welcome(struct fake_daemon *d)
 	return nsv_welcome_send(d->fd, &w, d->up_region.fd, ro);
 }
 
+static void fake_refuse(struct fake_daemon *d)
+{
+	const struct nsv_welcome w = nsv_refusal_make(fake_get(&d->refuse), "the fake refuses");
+
+	(void)nsv_welcome_send(d->fd, &w, -1, -1);
+}
+
 static void fake_session(struct fake_daemon *d)
 {
 	unsigned char buf[256];
 	struct nsv_hello hello;
-	ssize_t n = recv(d->fd, buf, sizeof(buf), 0);
-	uint32_t refuse = fake_get(&d->refuse);
+	uint32_t unread = fake_get(&d->unread);
+	struct pollfd p = {.fd = d->fd, .events = POLLIN};
 
+	if (unread) {
+		if (unread == 2)
+			poll(&p, 1, 10000);
+		fake_refuse(d);
+		return;
+	}
+	ssize_t n = recv(d->fd, buf, sizeof(buf), 0);
 	if (n <= 0 || nsv_hello_check(buf, (size_t)n, &hello, NULL) != 0)
 		return;
-	if (refuse) {
-		const struct nsv_welcome w = nsv_refusal_make(refuse, "the fake refuses");
-		(void)nsv_welcome_send(d->fd, &w, -1, -1);
+	if (fake_get(&d->refuse)) {
+		fake_refuse(d);
 		return;
 	}
 	nsv_geom_complete(&hello.want, &d->geom);

@@ -7,7 +7,9 @@
 #include <cmocka.h>
 
 #include <nanoserve/client.h>
+#include <sys/stat.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "tests/unit/client/fake_daemon.h"
 
@@ -393,6 +395,43 @@ static void test_open_errors(void **state)
 	assert_null(c);
 }
 
+/* The mode of the socket's folder or of the socket says no: that is not "no daemon". */
+static void test_permission_denied(void **state)
+{
+	struct fake_daemon *d = *state;
+	struct nsv_client *c = NULL;
+	char text[256];
+
+	if (getuid() == 0 && seteuid(65534) < 0)
+		skip();
+	chmod(d->path, 0);
+	int ret = nsv_client_open(d->path, NULL, text, sizeof(text), &c);
+	if (getuid() == 0)
+		assert_int_equal(seteuid(0), 0);
+	chmod(d->path, 0600);
+	assert_int_equal(ret, -EACCES);
+	assert_non_null(strstr(text, "permission denied"));
+	assert_null(strstr(text, "no daemon"));
+}
+
+/* Refused before the hello is read: the reason arrives however the connection ends. */
+static void test_refused_unread(void **state)
+{
+	struct fake_daemon *d = *state;
+	struct nsv_client *c = NULL;
+	char text[256];
+
+	fake_set(&d->refuse, NSV_E_DENIED);
+	for (uint32_t i = 0; i < 200; i++) {
+		fake_set(&d->unread, 1 + i % 2);
+		text[0] = '\0';
+		assert_int_equal(nsv_client_open(d->path, NULL, text, sizeof(text), &c), -EACCES);
+		assert_string_equal(text, "the fake refuses");
+	}
+	fake_set(&d->unread, 0);
+	fake_set(&d->refuse, 0);
+}
+
 /* A daemon that is slow: the client sleeps on the socket, and each sleep gets its bell. */
 static void test_sleep(void **state)
 {
@@ -462,6 +501,8 @@ int main(void)
 		cmocka_unit_test(test_chat),
 		cmocka_unit_test(test_gone),
 		cmocka_unit_test(test_open_errors),
+		cmocka_unit_test(test_permission_denied),
+		cmocka_unit_test(test_refused_unread),
 		cmocka_unit_test(test_sleep),
 		cmocka_unit_test(test_full_ring),
 	};

@@ -22,7 +22,8 @@ static void test_every_key(void **state)
 	assert_int_equal(parse(&c, &err,
 				 "{\"model\": \"m\", \"socket\": \"s\", \"backend\": \"cpu\", \"kv_blocks\": 9,"
 				 " \"threads\": 2, \"batch_tokens\": 3, \"max_requests\": 4, \"spin_us\": 5,"
-				 " \"verbose\": true, \"limits\": {\"sessions\": 1, \"requests\": 2,"
+				 " \"verbose\": true, \"users\": [\"root\", 1234, \"77\"], \"groups\": [],"
+				 " \"limits\": {\"sessions\": 1, \"requests\": 2, \"descriptors\": 9,"
 				 " \"memory_mib\": 3, \"prompt_bytes\": 4, \"session_slots\": 5, \"hello_ms\": 6}}"),
 		0);
 	assert_string_equal(c.model, "m");
@@ -31,7 +32,13 @@ static void test_every_key(void **state)
 	assert_int_equal(c.kv_blocks, 9);
 	assert_int_equal(c.max_requests, 4);
 	assert_true(c.verbose);
+	assert_int_equal(c.policy.users.n, 3);
+	assert_int_equal(c.policy.users.list[0], 0);
+	assert_int_equal(c.policy.users.list[1], 1234);
+	assert_int_equal(c.policy.users.list[2], 77);
+	assert_true(c.policy.groups.given && c.policy.groups.n == 0);
 	assert_int_equal(c.limits.sessions, 1);
+	assert_int_equal(c.limits.descriptors, 9);
 	assert_int_equal(c.limits.hello_ms, 6);
 	nsv_config_deinit(&c);
 }
@@ -50,6 +57,13 @@ static void test_wrong_files(void **state)
 		{"{\"limits\": 3}", "limits must be an object"},
 		{"{\"threads\": 1, \"threads\": 2}", "duplicate"},
 		{"{\"batch_tokens\": 0}", "batch_tokens is 0"},
+		{"{\"users\": \"root\"}", "users must be a list"},
+		{"{\"users\": [\"no such user\"]}", "there is no user \"no such user\""},
+		{"{\"users\": [\"\"]}", "there is no user \"\""},
+		{"{\"users\": [-1]}", "there is no user \"-1\""},
+		{"{\"users\": [4294967295]}", "there is no user \"4294967295\""},
+		{"{\"groups\": [\"7x\"]}", "there is no group \"7x\""},
+		{"{\"groups\": [1, true]}", "groups: item 1 is neither"},
 	};
 	(void)state;
 
@@ -78,6 +92,16 @@ static void test_command_line(void **state)
 
 	assert_int_equal(line(&c, &err, NULL, NULL), 0);
 	assert_int_equal(c.batch_tokens, 512);
+	assert_int_equal(c.limits.requests, c.max_requests);
+	assert_false(c.policy.users.given || c.policy.groups.given);
+	nsv_config_deinit(&c);
+	assert_int_equal(line(&c, &err, "--max-requests", "9"), 0);
+	assert_int_equal(c.limits.requests, 9);
+	nsv_config_deinit(&c);
+	assert_int_equal(line(&c, &err, "--groups", "4,root,5"), 0);
+	assert_int_equal(c.policy.groups.n, 3);
+	assert_int_equal(c.policy.groups.list[1], 0);
+	assert_int_equal(c.policy.groups.list[2], 5);
 	nsv_config_deinit(&c);
 	assert_int_equal(line(&c, &err, "--kv-blocks", "77"), 0);
 	assert_int_equal(c.kv_blocks, 77);
@@ -86,6 +110,8 @@ static void test_command_line(void **state)
 	assert_non_null(strstr(err.text, "--kv-blocks is \"7x\""));
 	assert_int_equal(line(&c, &err, "--batch-tokens", "0"), -EINVAL);
 	assert_non_null(strstr(err.text, "--batch-tokens is 0"));
+	assert_int_equal(line(&c, &err, "--users", "root,"), -EINVAL);
+	assert_non_null(strstr(err.text, "no user \"\""));
 	assert_int_equal(line(&c, &err, "--kv-blocks", NULL), -EINVAL);
 	assert_int_equal(line(&c, &err, "--kv-block-size", "7"), -EINVAL);
 	assert_int_equal(line(&c, &err, "more", NULL), -EINVAL);
@@ -98,11 +124,15 @@ static void test_the_command_line_wins(void **state)
 	struct nsv_config c;
 	struct nsv_err err;
 	int fd = mkstemp(path);
-	char *argv[] = {"nanoserved", "--threads", "3", "--config", path, NULL};
+	char *argv[] = {"nanoserved", "--threads", "3", "--users", "8", "--config", path, NULL};
+	static const char text[] = "{\"model\": \"f\", \"threads\": 2, \"kv_blocks\": 5, "
+				   "\"users\": [6, 7]}";
 	(void)state;
 
-	assert_true(write(fd, "{\"model\": \"f\", \"threads\": 2, \"kv_blocks\": 5}", 44) == 44);
-	assert_int_equal(nsv_config_init(&c, 5, argv, &err), 0);
+	assert_int_equal(write(fd, text, strlen(text)), strlen(text));
+	assert_int_equal(nsv_config_init(&c, 7, argv, &err), 0);
+	assert_int_equal(c.policy.users.n, 1);
+	assert_int_equal(c.policy.users.list[0], 8);
 	assert_int_equal(c.threads, 3);
 	assert_int_equal(c.kv_blocks, 5);
 	assert_string_equal(c.model, "f");
