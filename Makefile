@@ -176,7 +176,10 @@ bench: all $(B)/bench/$(NAME) ## measure NAME=cpu|ipc|...: a table, and build/be
 	@mkdir -p build/bench
 	@$(B)/bench/$(NAME)
 
-$(B)/bench/%: $(B)/obj/tests/bench/%.o $(call obj,$(TOOL_SRC)) $(call obj,$(CLIENT_SRC)) $(B)/core.a
+# A bench NAME is tests/bench/NAME.c and, where it has parts, tests/bench/NAME-*.c.
+.SECONDEXPANSION:
+$(B)/bench/%: $(B)/obj/tests/bench/%.o $$(call obj,$$(wildcard tests/bench/$$*-*.c)) $(call obj,$(TOOL_SRC)) \
+		$(call obj,$(CLIENT_SRC)) $(B)/core.a
 	@mkdir -p $(@D)
 	$(call say,LD,$@)
 	$(Q)$(CC) $(LDFLAGS_ALL) -o $@ $^ $(LIBS_DAEMON) -ldl -lcmocka

@@ -1,13 +1,13 @@
 /* The cpu backend as a client sees it: a fresh daemon, the default model, the client library. Beside it,
  * where LLAMA_CPP names a build of llama.cpp, its llama-bench on the same file and threads in the
  * same run. NANOSERVE_BENCH_THREADS: threads of both [2]. */
-#include <jansson.h>
 #include <signal.h>
 #include <string.h>
 
 #include "daemon/clock.h"
 #include "tests/tools/ask.h"
 #include "tests/tools/daemon.h"
+#include "tests/tools/peer.h"
 #include "tests/tools/report.h"
 
 #define N_ROUND 5
@@ -86,25 +86,9 @@ static double ping_us(struct nsv_client *client)
 	return nsv_median(us, 1000);
 }
 
-/* llama-bench's tokens a second for one work, or 0. */
 static double peer_rate(const char *threads, int n_prompt, int n_gen, int depth)
 {
-	const char *dir = getenv("LLAMA_CPP");
-	char command[1024];
-	double rate = 0;
-
-	if (!dir)
-		return 0;
-	snprintf(command, sizeof(command),
-		"%s/bin/llama-bench -m '%s' -t %s -p %d -n %d -d %d -r %d -o json 2>/dev/null", dir,
-		nsv_test_model(), threads, n_prompt, n_gen, depth, depth ? 1 : 3);
-	FILE *f = popen(command, "r");
-	json_t *list = f ? json_loadf(f, 0, NULL) : NULL;
-	rate = json_number_value(json_object_get(json_array_get(list, 0), "avg_ts"));
-	json_decref(list);
-	if (f)
-		pclose(f);
-	return rate;
+	return nsv_peer_rate(nsv_test_model(), threads, n_prompt, n_gen, depth);
 }
 
 static void add_rate(struct nsv_report *r, const char *work, double value, double peer, double target)

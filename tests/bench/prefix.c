@@ -4,11 +4,11 @@
  * rounds, with its standard error. The limit is the keyed hash alone, one key a block.
  *
  *     make bench NAME=prefix */
-#include <math.h>
 #include <string.h>
 
 #include "cache/prefix_tree.h"
 #include "daemon/clock.h"
+#include "tests/tools/stats.h"
 
 #define BLOCK_SIZE 16u
 #define MIN_TOKEN 256u
@@ -121,13 +121,7 @@ static double median(const double *v)
 	double s[N_ROUND];
 
 	memcpy(s, v, sizeof(s));
-	for (int i = 1; i < N_ROUND; i++)
-		for (int j = i; j > 0 && s[j] < s[j - 1]; j--) {
-			double swap = s[j];
-			s[j] = s[j - 1];
-			s[j - 1] = swap;
-		}
-	return s[N_ROUND / 2];
+	return nsv_median(s, N_ROUND);
 }
 
 static double per_block(enum work w, int l)
@@ -135,26 +129,15 @@ static double per_block(enum work w, int l)
 	return median(ns[w][l]) / (MIN_TOKEN / BLOCK_SIZE << l);
 }
 
-/* The slope of log time over log length, by least squares, and its standard error. */
 static double fit_exponent(enum work w, double *ret_error)
 {
-	double mx = 0, my = 0, sxx = 0, sxy = 0, rest = 0;
 	double x[N_LEN], y[N_LEN];
 
 	for (int l = 0; l < N_LEN; l++) {
-		x[l] = log((double)(MIN_TOKEN << l));
-		y[l] = log(median(ns[w][l]));
-		mx += x[l] / N_LEN;
-		my += y[l] / N_LEN;
+		x[l] = (double)(MIN_TOKEN << l);
+		y[l] = median(ns[w][l]);
 	}
-	for (int l = 0; l < N_LEN; l++) {
-		sxx += (x[l] - mx) * (x[l] - mx);
-		sxy += (x[l] - mx) * (y[l] - my);
-	}
-	for (int l = 0; l < N_LEN; l++)
-		rest += pow(y[l] - my - sxy / sxx * (x[l] - mx), 2);
-	*ret_error = sqrt(rest / (N_LEN - 2) / sxx);
-	return sxy / sxx;
+	return nsv_fit_exponent(x, y, N_LEN, ret_error);
 }
 
 static void print_table(void)

@@ -63,16 +63,3 @@ void nsv_report_end(struct nsv_report *r)
 	fclose(r->json);
 	printf("written to build/bench/%s.json\n", r->name);
 }
-
-static int by_value(const void *a, const void *b)
-{
-	double x = *(const double *)a, y = *(const double *)b;
-
-	return (x > y) - (x < y);
-}
-
-double nsv_median(double *v, size_t n)
-{
-	qsort(v, n, sizeof(*v), by_value);
-	return v[n / 2];
-}

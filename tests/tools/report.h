@@ -2,7 +2,7 @@
 #ifndef NSV_TESTS_TOOLS_REPORT_H
 #define NSV_TESTS_TOOLS_REPORT_H
 
-#include "shm/base.h"
+#include "tests/tools/stats.h"
 
 struct nsv_report {
 	const char *name;
@@ -24,6 +24,5 @@ struct nsv_figure {
 void nsv_report_begin(struct nsv_report *r, const char *name);
 void nsv_report_add(struct nsv_report *r, const struct nsv_figure *f);
 void nsv_report_end(struct nsv_report *r);
-double nsv_median(double *v, size_t n); /* sorts v */
 
 #endif
