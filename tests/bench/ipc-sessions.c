@@ -1,0 +1,121 @@
+/* Many sessions with one daemon: what each costs to open and to keep, and what they cost another
+ * one that is awake. */
+#include <signal.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <time.h>
+
+#include "daemon/clock.h"
+#include "shm/layout.h"
+#include "tests/bench/ipc.h"
+#include "tests/tools/raw.h"
+#include "tests/tools/stats.h"
+#include "tests/tools/tiny.h"
+
+#define N_SESSION 4096u /* as many as the daemon's table holds */
+#define FDS_EACH 3u
+#define FDS_ELSE 64u
+#define N_PING 200
+#define IDLE_S 3
+
+static struct nsv_raw sessions[N_SESSION];
+
+/* As many as descriptors allow, in this process and in the daemon, which inherits the limit. */
+static uint32_t how_many(void)
+{
+	struct rlimit r;
+
+	getrlimit(RLIMIT_NOFILE, &r);
+	r.rlim_cur = r.rlim_max;
+	setrlimit(RLIMIT_NOFILE, &r);
+	return (uint32_t)nsv_min_u64(N_SESSION, (r.rlim_cur - FDS_ELSE) / FDS_EACH);
+}
+
+static double cpu_seconds(pid_t pid)
+{
+	struct timespec ts = {0};
+	clockid_t clock;
+
+	if (clock_getcpuclockid(pid, &clock) != 0 || clock_gettime(clock, &ts) < 0)
+		die("no CPU clock");
+	return (double)ts.tv_sec + (double)ts.tv_nsec / 1e9;
+}
+
+/* A sum of the process's mappings by its name in smaps_rollup, in bytes. */
+static double mapped_bytes(pid_t pid, const char *name)
+{
+	char path[64], line[256];
+	long kib = 0;
+
+	snprintf(path, sizeof(path), "/proc/%d/smaps_rollup", (int)pid);
+	FILE *f = fopen(path, "re");
+	while (f && fgets(line, sizeof(line), f))
+		if (strncmp(line, name, strlen(name)) == 0)
+			kib = atol(line + strlen(name) + 1);
+	if (f)
+		fclose(f);
+	return (double)kib * 1024;
+}
+
+static double ping_median(struct nsv_client *client)
+{
+	double us[N_PING];
+
+	for (int i = 0; i < N_PING; i++) {
+		uint64_t start = nsv_now_ns();
+		if (nsv_client_ping(client, 10000) < 0)
+			die("no answer to a NOP");
+		us[i] = (double)(nsv_now_ns() - start) / 1e3;
+	}
+	return nsv_median(us, N_PING);
+}
+
+/* The client is the first of the sessions. */
+static void open_all(const char *socket, struct nsv_client *client, struct session_costs *c)
+{
+	const struct nsv_geom want = {.n_sqe = 16, .n_slot = 1, .arena_len = 4096, .text_len = 1024,
+		.n_token = 256};
+
+	for (uint32_t i = 0; i < c->n; i++) {
+		uint64_t start = nsv_now_ns();
+		if (i > 0 && nsv_raw_open(&sessions[i], socket, &want) != 0)
+			die("a session is refused");
+		c->open_us[i] = (double)(nsv_now_ns() - start) / 1e3;
+		if (nsv_is_pow2(i + 1))
+			c->ping_us[c->n_ping++] = ping_median(client);
+	}
+	c->open_us[0] = c->open_us[1];
+	c->region_bytes = (double)(sessions[1].welcome.up_len + sessions[1].welcome.down_len);
+}
+
+static double idle_share(pid_t pid)
+{
+	sleep(2); /* the last hello is over for long */
+	double before = cpu_seconds(pid);
+	sleep(IDLE_S);
+	return (cpu_seconds(pid) - before) / IDLE_S;
+}
+
+void measure_sessions(struct session_costs *ret)
+{
+	const char *extra[] = {"--threads", "1", "--kv-blocks", "64", NULL};
+	struct nsv_test_daemon d;
+	char model[64];
+
+	*ret = (struct session_costs){.n = how_many()};
+	nsv_tiny_model(model, sizeof(model));
+	if (nsv_test_daemon_start(&d, model, extra) < 0)
+		die("the daemon does not start");
+	pin(d.pid, other_place(AWAKE));
+	struct nsv_client *client = open_client(d.socket, true);
+	double pss = mapped_bytes(d.pid, "Pss:"), heap = mapped_bytes(d.pid, "Pss_Anon:");
+	open_all(d.socket, client, ret);
+	ret->pss_bytes = (mapped_bytes(d.pid, "Pss:") - pss) / ret->n;
+	ret->heap_bytes = (mapped_bytes(d.pid, "Pss_Anon:") - heap) / ret->n;
+	ret->idle_cpu = idle_share(d.pid);
+	for (uint32_t i = 1; i < ret->n; i++)
+		nsv_raw_close(&sessions[i]);
+	nsv_client_close(client);
+	nsv_test_daemon_stop(&d, SIGTERM);
+	unlink(model);
+}
