@@ -89,6 +89,23 @@ int nsv_block_ref(struct nsv_block_alloc *a, int32_t block)
 	return 0;
 }
 
+void nsv_block_hold(struct nsv_block_alloc *a, const uint32_t *n_ref)
+{
+	int32_t *link = &a->head;
+
+	for (uint32_t i = 0; i < a->n_block; i++) {
+		a->ref[i] = n_ref[i];
+		if (n_ref[i] > 0) {
+			a->next[i] = HELD;
+			a->n_free--;
+		} else {
+			*link = (int32_t)i;
+			link = &a->next[i];
+		}
+	}
+	*link = END;
+}
+
 static int give_back(struct nsv_block_alloc *a, int32_t block)
 {
 	if (--a->ref[block] > 0)

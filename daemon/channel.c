@@ -215,11 +215,19 @@ void nsv_channel_ring(struct nsv_channel *ch, uint32_t *rung)
 
 /* ---- A slot's output */
 
+void nsv_sink_resume(struct nsv_sink *s, struct nsv_channel *ch, uint32_t slot)
+{
+	*s = (struct nsv_sink){.ch = ch,
+		.rec = &ch->down.slots[slot],
+		.cursors = &ch->up.slots[slot],
+		.slot = slot};
+}
+
 void nsv_sink_begin(struct nsv_sink *s, struct nsv_channel *ch, uint32_t slot, uint64_t request_id)
 {
-	struct nsv_down_slot *rec = &ch->down.slots[slot];
+	nsv_sink_resume(s, ch, slot);
+	struct nsv_down_slot *rec = s->rec;
 
-	*s = (struct nsv_sink){.ch = ch, .rec = rec, .cursors = &ch->up.slots[slot], .slot = slot};
 	/* (D) While request_id is 0 nobody takes the rest for an answer. */
 	nsv_store_rel_u64(&rec->request_id, 0);
 	nsv_store_rlx_u32(&rec->state, NSV_SLOT_FREE);

@@ -80,6 +80,9 @@ struct nsv_sink {
 
 /* Takes the slot for a request: resets the record, then publishes the id. */
 void nsv_sink_begin(struct nsv_sink *s, struct nsv_channel *ch, uint32_t slot, uint64_t request_id);
+/* Goes on with a slot whose record shows this request already: resets nothing, so that whoever reads
+ * sees ends that only grow. The caller sets the ends, and writes what lies before them. */
+void nsv_sink_resume(struct nsv_sink *s, struct nsv_channel *ch, uint32_t slot);
 uint32_t nsv_sink_text_room(const struct nsv_sink *s);
 uint32_t nsv_sink_token_room(const struct nsv_sink *s);
 uint32_t nsv_sink_lp_room(const struct nsv_sink *s);

@@ -154,6 +154,8 @@ static int build(struct nsv_engine *e, const struct nsv_engine_config *c,
 		ret = make_sampler(e);
 	if (ret == 0)
 		ret = make_space(e, c->batch_tokens);
+	if (ret == 0 && e->info.adopted_seqs)
+		ret = nsv_engine_find_kept(e, err);
 	if (ret == 0)
 		ret = nsv_exec_cpu_new(e->model, &e->dispatch, &e->kv, &e->sampler, e->max_requests,
 			c->batch_tokens, e->info.run_ahead, &e->exec);
@@ -214,6 +216,7 @@ void nsv_engine_free(struct nsv_engine *e)
 	free(e->text);
 	free(e->jobs);
 	free(e->free_seqs);
+	free(e->kept);
 	nsv_sampler_deinit(&e->sampler);
 	nsv_sched_deinit(&e->sched);
 	nsv_prefix_tree_deinit(&e->tree);
@@ -322,6 +325,17 @@ static void after_step(struct nsv_engine *e)
 	}
 }
 
+int nsv_engine_turn(struct nsv_engine *e, struct nsv_err *err)
+{
+	int ret;
+
+	if (nsv_mailbox_any(&e->inbox))
+		handle_all(e);
+	ret = e->stopping ? nsv_engine_drain(e, err) : nsv_engine_step(e, err);
+	after_step(e);
+	return ret;
+}
+
 static void *run(void *arg)
 {
 	struct nsv_engine *e = arg;
@@ -330,16 +344,13 @@ static void *run(void *arg)
 
 	prctl(PR_SET_NAME, "nsv-engine");
 	e->watchdog_ns = nsv_notify_watchdog_ns();
-	while (ret >= 0) {
-		if (nsv_mailbox_any(&e->inbox))
-			handle_all(e);
-		if (e->stopping)
-			return NULL;
-		ret = nsv_engine_step(e, &err);
-		after_step(e);
-		if (ret == 1)
+	while (ret >= 0 && !e->stopping) {
+		ret = nsv_engine_turn(e, &err);
+		if (ret == 1 && !e->stopping)
 			nsv_mailbox_wait(&e->inbox, e->watchdog_ns);
 	}
+	if (ret >= 0)
+		return NULL;
 	e->failed = true;
 	nsv_error("a step cannot be computed: %s", err.text);
 	nsv_mailbox_put(e->outbox, &e->failed_msg);
@@ -348,10 +359,13 @@ static void *run(void *arg)
 
 int nsv_engine_start(struct nsv_engine *e)
 {
-	int ret = pthread_create(&e->thread, NULL, run, e);
+	int ret = nsv_engine_resume(e);
 
+	if (ret < 0)
+		return ret;
+	ret = -pthread_create(&e->thread, NULL, run, e);
 	e->started = ret == 0;
-	return -ret;
+	return ret;
 }
 
 void nsv_engine_stop(struct nsv_engine *e)

@@ -86,15 +86,15 @@ bool nsv_engine_get_kept(
 	const struct nsv_engine *e, uint32_t seq, struct nsv_engine_kept *ret_kept);
 /* Puts a kept sequence back, before nsv_engine_start, by the thread that makes sessions. job->gen.seq
  * is its index; session, ch, slot, id and uid are set, and the messages made
- * (nsv_job_init_msgs). Its parameters are parsed again from the record, its logs are written again
+ * (nsv_job_init_msgs); no two have one slot. Its parameters are parsed again from the record, its logs are written again
  * where the client has not read them, its slot shows where it stands, and an event says so.
  * 0: it is accepted and will go on; 1: it has ended (so it had before, or its record was wrong,
  * which the log says and NSV_E_CRASHED the client): `ended` comes through the outbox either way it
  * ends. -ENOMEM: nothing was done, and it may be tried again. */
 int nsv_engine_adopt(struct nsv_engine *e, struct nsv_job *job);
-/* Ends a kept sequence instead, with NSV_E_CRASHED and the sentence: for what must not run again.
- * As nsv_engine_adopt, and 1. */
-int nsv_engine_quarantine(struct nsv_engine *e, struct nsv_job *job, const char *text);
+/* As nsv_engine_adopt, but one that would go on ends, with NSV_E_CRASHED: for what must not run
+ * again. */
+int nsv_engine_quarantine(struct nsv_engine *e, struct nsv_job *job);
 /* Kept sequences that nobody adopted are freed. */
 int nsv_engine_start(struct nsv_engine *e);
 /* Tells the thread to stop after its step, and waits. What runs stays committed in `seqs`. */

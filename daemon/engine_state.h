@@ -20,7 +20,16 @@ struct nsv_engine_step {
 	uint32_t *n_lps;                 /* (max_requests) */
 	struct nsv_sample_in *ins;       /* (max_requests) */
 	struct nsv_exec_result *results; /* (max_requests) */
-	uint64_t start_ns;
+	uint64_t start_ns, number;
+};
+
+/* What `seqs` had of a sequence when the engine was made. */
+struct nsv_kept {
+	struct nsv_engine_kept said;
+	struct nsv_seq_commit commit;
+	uint64_t arrival;
+	bool wrong;    /* the record cannot be believed */
+	bool computed; /* what it says of the KV pool can */
 };
 
 struct nsv_engine {
@@ -49,6 +58,7 @@ struct nsv_engine {
 	uint32_t first_step, n_step;
 	struct nsv_job **jobs; /* (max_requests): by sequence index; NULL: free */
 	uint32_t *free_seqs, n_free_seqs;
+	struct nsv_kept *kept; /* (max_requests), until the start; NULL: nothing was adopted */
 	uint64_t arrivals;
 	char *text; /* (2, info.text_need): decided text, raw text */
 	struct nsv_engine_stats stats;
@@ -66,9 +76,16 @@ struct nsv_engine {
 #define nsv_stat_add(p, n) __atomic_store_n((p), *(p) + (n), __ATOMIC_RELAXED)
 #define nsv_stat_set(p, v) __atomic_store_n((p), (v), __ATOMIC_RELAXED)
 
+/* What the thread does over and over: messages, a step, what is due after it. As nsv_engine_step; once
+ * it has been told to stop, steps under way are taken and none is begun. Tests drive an engine
+ * without a thread by it, between nsv_engine_resume and nsv_engine_free. */
+int nsv_engine_turn(struct nsv_engine *e, struct nsv_err *err);
 /* Plans and submits a step if one can be under way, and takes the oldest one's results when no more
  * can, or there is nothing to plan. 0; 1: nothing can run; -errno: the model cannot go on. */
 int nsv_engine_step(struct nsv_engine *e, struct nsv_err *err);
+
+/* Takes the results of what is under way, without more steps. */
+int nsv_engine_drain(struct nsv_engine *e, struct nsv_err *err);
 
 /* The two regions, made or taken over: *keep_fd is -1 then. The model and max_requests are set. */
 int nsv_engine_make_kv(struct nsv_engine *e, uint32_t wanted, int *keep_fd, struct nsv_err *err);
@@ -79,8 +96,32 @@ void nsv_engine_accept(struct nsv_engine *e, struct nsv_job *job);
 /* It ends, for the reason given; held text goes out first unless it was cancelled or failed. */
 void nsv_engine_finish(struct nsv_engine *e, struct nsv_job *job, enum nsv_finish finish,
 	enum nsv_code code, const char *text);
-/* Its record is free again, once no step under way has rows of it; then its session or the io
- * thread is told. close NULL: the client acknowledged its end. */
+/* It ends with an error that the engine itself finds. */
+void nsv_engine_fail(struct nsv_engine *e, struct nsv_job *job, enum nsv_code code);
+/* The sentence of such an error. */
+const char *nsv_engine_sentence(enum nsv_code code);
+/* Commits the end, then shows it: the slot, the event, the io thread. The scheduler has not got it
+ * any more. text: the stop string (of finish STOP) or a sentence; NULL: none. */
+void nsv_engine_end(struct nsv_engine *e, struct nsv_job *job, const struct nsv_seq_commit *end,
+	const char *text);
+/* What a token, the last of n_output, means: NSV_FINISH_NONE, or why it is the last one. Its text is
+ * in e->text (*ret_len); *ret_stop: the stop string that ended it, or NULL. */
+enum nsv_finish nsv_engine_read_token(struct nsv_engine *e, struct nsv_job *job, int32_t token,
+	size_t *ret_len, const char **ret_stop);
+/* Held text, to e->text: its length. */
+size_t nsv_engine_flush_text(struct nsv_engine *e, struct nsv_job *job);
+/* Where it ends at the latest: its own limit, the context's end, the pool's size. */
+uint32_t nsv_engine_most_tokens(const struct nsv_engine *e, const struct nsv_job *job);
+/* To the scheduler, with its first n_token tokens. Arrivals grow from call to call. */
+void nsv_engine_schedule(
+	struct nsv_engine *e, struct nsv_job *job, uint32_t n_token, uint64_t arrival);
+/* Looks at what `seqs` and the KV pool were left with. */
+int nsv_engine_find_kept(struct nsv_engine *e, struct nsv_err *err);
+/* Kept sequences go on where they stood; those that nobody adopted are freed. */
+int nsv_engine_resume(struct nsv_engine *e);
+
+/* Its record is free, and can be another's once no step under way has rows of it; then its session or
+ * the io thread is told. close NULL: the client acknowledged its end. */
 void nsv_engine_release(
 	struct nsv_engine *e, struct nsv_job *job, struct nsv_session_close *close);
 /* One thing less refers to a session that closes; after the last one the io thread is told. */

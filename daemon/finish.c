@@ -17,7 +17,9 @@ void nsv_engine_commit(struct nsv_engine *e, const struct nsv_job *job)
 	struct nsv_seq_commit next = {.state = state_of(q),
 		.n_token = job->gen.n_prompt + job->gen.n_output,
 		.n_past = q->n_done,
-		.n_block = q->table.n};
+		.n_block = q->table.n,
+		.n_cached = q->n_cached,
+		.n_preempt = q->n_preempt};
 
 	nsv_seqs_commit(&e->seqs, job->gen.seq, &next);
 }
@@ -66,13 +68,13 @@ static void write_record(struct nsv_engine *e, struct nsv_job *job)
 	memcpy(nsv_seqs_tokens(&e->seqs, seq), job->ids.v, job->ids.n * sizeof(*job->ids.v));
 }
 
-/* Where it ends at the latest: its own limit, the context's end, the pool's size. */
-static uint32_t most_tokens(const struct nsv_engine *e, const struct nsv_job *job)
+uint32_t nsv_engine_most_tokens(const struct nsv_engine *e, const struct nsv_job *job)
 {
 	uint64_t most = e->info.desc->n_ctx;
 
 	if (job->wish.params.max_tokens)
-		most = nsv_min_u64(most, (uint64_t)job->ids.n + job->wish.params.max_tokens);
+		most = nsv_min_u64(
+			most, (uint64_t)job->gen.n_prompt + job->wish.params.max_tokens);
 	/* the last token is not computed, so it needs no slot */
 	return (uint32_t)nsv_min_u64(most, (uint64_t)e->info.n_block * e->info.block_size + 1);
 }
@@ -84,6 +86,24 @@ static bool looks_back(const struct nsv_params *p)
 	       p->frequency_penalty != 0.0f;
 }
 
+void nsv_engine_schedule(
+	struct nsv_engine *e, struct nsv_job *job, uint32_t n_token, uint64_t arrival)
+{
+	uint32_t seq = job->gen.seq;
+
+	nsv_sched_add(&e->sched, seq,
+		&(struct nsv_sched_new){.n_token = n_token,
+			.max_token = job->gen.max_token,
+			.wait_for_tokens = looks_back(&job->wish.params),
+			.uid = job->uid,
+			.arrival = arrival,
+			.domain = e->share_prefixes ? 0 : 1 + (uint64_t)job->uid,
+			.tokens = nsv_seqs_tokens(&e->seqs, seq),
+			.blocks = nsv_seqs_blocks(&e->seqs, seq),
+			.cap = e->seqs.geom.n_block,
+			.leader = NSV_SCHED_NO_LEADER});
+}
+
 void nsv_engine_accept(struct nsv_engine *e, struct nsv_job *job)
 {
 	/* There is one: the io thread admits max_requests at most. */
@@ -91,21 +111,11 @@ void nsv_engine_accept(struct nsv_engine *e, struct nsv_job *job)
 
 	job->gen.seq = seq;
 	job->gen.n_prompt = (uint32_t)job->ids.n;
-	job->gen.max_token = most_tokens(e, job);
+	job->gen.max_token = nsv_engine_most_tokens(e, job);
 	e->arrivals++;
 	e->jobs[seq] = job;
 	write_record(e, job);
-	nsv_sched_add(&e->sched, seq,
-		&(struct nsv_sched_new){.n_token = job->gen.n_prompt,
-			.max_token = job->gen.max_token,
-			.wait_for_tokens = looks_back(&job->wish.params),
-			.uid = job->uid,
-			.arrival = e->arrivals,
-			.domain = e->share_prefixes ? 0 : 1 + (uint64_t)job->uid,
-			.tokens = nsv_seqs_tokens(&e->seqs, seq),
-			.blocks = nsv_seqs_blocks(&e->seqs, seq),
-			.cap = e->seqs.geom.n_block,
-			.leader = NSV_SCHED_NO_LEADER});
+	nsv_engine_schedule(e, job, job->gen.n_prompt, e->arrivals);
 	nsv_engine_commit(e, job);
 
 	nsv_sink_begin(&job->sink, job->ch, job->slot, job->id);
@@ -115,30 +125,20 @@ void nsv_engine_accept(struct nsv_engine *e, struct nsv_job *job)
 	nsv_mailbox_put(e->outbox, &job->answer.msg);
 }
 
-static void flush_text(struct nsv_engine *e, struct nsv_job *job)
-{
-	char tail[16];
-	size_t n = nsv_detok_end(&job->gen.detok, tail), len;
-	uint32_t which;
+/* ---- Ends */
 
-	if (nsv_stop_feed(&job->wish.stop, tail, n, e->text, &len, &which) == 0)
-		len += nsv_stop_end(&job->wish.stop, e->text + len);
-	nsv_sink_text(&job->sink, e->text, len);
-}
-
-void nsv_engine_finish(struct nsv_engine *e, struct nsv_job *job, enum nsv_finish finish,
-	enum nsv_code code, const char *text)
+static void show_end(struct nsv_job *job, const struct nsv_seq_commit *end, const char *text)
 {
 	uint64_t now = nsv_now_ns();
 	uint64_t run = job->gen.run_ns ? job->gen.run_ns : now;
 	uint64_t first = job->gen.first_ns ? job->gen.first_ns : now;
-	bool stopped = finish == NSV_FINISH_STOP && text;
-	struct nsv_result result = {.finish = finish,
-		.code = code,
+	bool stopped = end->finish == NSV_FINISH_STOP;
+	struct nsv_result result = {.finish = end->finish,
+		.code = end->code,
 		.n_prompt = job->gen.n_prompt,
-		.n_cached = e->sched.seqs[job->gen.seq].n_cached,
+		.n_cached = end->n_cached,
 		.n_output = job->gen.n_output,
-		.n_preempt = e->sched.seqs[job->gen.seq].n_preempt,
+		.n_preempt = end->n_preempt,
 		.seed = job->gen.seed,
 		.queue_ns = run - job->start_ns,
 		.prefill_ns = first - run,
@@ -146,20 +146,60 @@ void nsv_engine_finish(struct nsv_engine *e, struct nsv_job *job, enum nsv_finis
 		.stop = stopped ? text : NULL,
 		.text = stopped ? NULL : text};
 
-	if (!stopped && (finish == NSV_FINISH_STOP || finish == NSV_FINISH_LENGTH))
-		flush_text(e, job);
-	nsv_sched_remove(&e->sched, job->gen.seq);
-	nsv_seqs_commit(&e->seqs, job->gen.seq,
-		&(struct nsv_seq_commit){.state = NSV_SEQ_DONE,
-			.n_token = job->gen.n_prompt + job->gen.n_output,
-			.finish = finish,
-			.code = code});
-	job->gen.done = true;
 	nsv_sink_finish(&job->sink, &result); /* from here on the slot is not ours to write */
-	post_event(job, NSV_CQE_FINISHED, code);
+	post_event(job, NSV_CQE_FINISHED, end->code);
 	nsv_channel_ring(job->ch, &job->ch->engine.rung);
+}
+
+void nsv_engine_end(struct nsv_engine *e, struct nsv_job *job, const struct nsv_seq_commit *end,
+	const char *text)
+{
+	nsv_seqs_commit(&e->seqs, job->gen.seq, end);
+	job->gen.done = true;
+	show_end(job, end, text);
 	nsv_stat_add(&e->stats.n_ended, 1);
 	nsv_mailbox_put(e->outbox, &job->end.msg);
+}
+
+void nsv_engine_finish(struct nsv_engine *e, struct nsv_job *job, enum nsv_finish finish,
+	enum nsv_code code, const char *text)
+{
+	const struct nsv_sched_seq *q = &e->sched.seqs[job->gen.seq];
+	struct nsv_seq_commit end = {.state = NSV_SEQ_DONE,
+		.n_token = job->gen.n_prompt + job->gen.n_output,
+		.finish = finish,
+		.code = code,
+		.n_cached = q->n_cached,
+		.n_preempt = q->n_preempt};
+	bool stopped = finish == NSV_FINISH_STOP && text;
+
+	if (!stopped && (finish == NSV_FINISH_STOP || finish == NSV_FINISH_LENGTH))
+		nsv_sink_text(&job->sink, e->text, nsv_engine_flush_text(e, job));
+	nsv_sched_remove(&e->sched, job->gen.seq);
+	nsv_engine_end(e, job, &end, text);
+}
+
+const char *nsv_engine_sentence(enum nsv_code code)
+{
+	switch (code) {
+	case NSV_E_OK:
+		return NULL;
+	case NSV_E_PARAM:
+		return "the lists of allowed and banned ids leave no token";
+	case NSV_E_NUMERIC:
+		return "the model gave a logit that is not finite";
+	case NSV_E_NOMEM:
+		return "the KV pool has become smaller than the request";
+	case NSV_E_CRASHED:
+		return "the daemon crashed, and the request cannot go on";
+	default:
+		return "the daemon failed";
+	}
+}
+
+void nsv_engine_fail(struct nsv_engine *e, struct nsv_job *job, enum nsv_code code)
+{
+	nsv_engine_finish(e, job, NSV_FINISH_ERROR, code, nsv_engine_sentence(code));
 }
 
 void nsv_engine_left(struct nsv_engine *e, struct nsv_session_close *close)
@@ -175,7 +215,6 @@ static void forget(struct nsv_engine *e, struct nsv_job *job)
 	struct nsv_session_close *close = job->gen.close;
 	uint32_t seq = job->gen.seq;
 
-	nsv_seqs_commit(&e->seqs, seq, &(struct nsv_seq_commit){.state = NSV_SEQ_FREE});
 	e->jobs[seq] = NULL;
 	e->free_seqs[e->n_free_seqs++] = seq;
 	if (!close) {
@@ -191,6 +230,8 @@ void nsv_engine_release(
 {
 	if (!job->gen.done)
 		nsv_sched_remove(&e->sched, job->gen.seq);
+	nsv_seqs_commit(
+		&e->seqs, job->gen.seq, &(struct nsv_seq_commit){.state = NSV_SEQ_FREE});
 	job->gen.done = true;
 	job->gen.released = true;
 	job->gen.close = close;

@@ -72,6 +72,30 @@ void nsv_sched_add(struct nsv_sched *s, uint32_t seq, const struct nsv_sched_new
 	nsv_sched_take_turn(s, seq, n->uid);
 }
 
+/* Its full blocks become known to the prefix cache. */
+static int tell_tree(struct nsv_sched *s, struct nsv_sched_seq *q)
+{
+	uint32_t n_full = q->n_done / s->block_size;
+
+	if (q->bypass || n_full <= q->place.n_block)
+		return 0;
+	return nsv_prefix_tree_insert(
+		s->tree, q->domain, q->tokens, q->table.block, n_full, &q->place, NULL);
+}
+
+int nsv_sched_resume(struct nsv_sched *s, uint32_t seq, uint32_t n_block, uint32_t n_past)
+{
+	struct nsv_sched_seq *q = &s->seqs[seq];
+
+	q->table.n = n_block;
+	q->n_past = q->n_done = n_past;
+	q->leader = NSV_SCHED_NO_LEADER;
+	nsv_sched_unlist(s, seq);
+	nsv_sched_to_running(s, seq);
+	s->virtual_time = nsv_max_u64(s->virtual_time, q->tag);
+	return tell_tree(s, q);
+}
+
 void nsv_sched_remove(struct nsv_sched *s, uint32_t seq)
 {
 	struct nsv_sched_seq *q = &s->seqs[seq];
@@ -227,11 +251,7 @@ int nsv_sched_computed(struct nsv_sched *s, const struct nsv_plan_item *item)
 	if (q->where != NSV_SCHED_RUNNING || q->n_preempt != item->n_preempt)
 		return 0;
 	q->n_done = item->n_past + item->n_row;
-	uint32_t n_full = q->n_done / s->block_size;
-	if (q->bypass || n_full <= q->place.n_block)
-		return 0;
-	return nsv_prefix_tree_insert(
-		s->tree, q->domain, q->tokens, q->table.block, n_full, &q->place, NULL);
+	return tell_tree(s, q);
 }
 
 void nsv_sched_copied(struct nsv_sched *s, const struct nsv_step_plan *plan)

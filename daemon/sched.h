@@ -156,6 +156,10 @@ void nsv_step_plan_deinit(struct nsv_step_plan *p);
 
 /* Its tokens at the latest end, but the last, must fit the pool: else it would wait for ever. */
 void nsv_sched_add(struct nsv_sched *s, uint32_t seq, const struct nsv_sched_new *n);
+/* One that was added before anything was planned runs where it stood: its first n_past tokens, less
+ * than there are, lie in the first n_block blocks of its table's storage, which are held for it. 0,
+ * or what nsv_prefix_tree_insert says. */
+int nsv_sched_resume(struct nsv_sched *s, uint32_t seq, uint32_t n_block, uint32_t n_past);
 /* It has ended: blocks go back. */
 void nsv_sched_remove(struct nsv_sched *s, uint32_t seq);
 void nsv_sched_pause(struct nsv_sched *s, uint32_t seq, bool paused);

@@ -202,7 +202,7 @@ int nsv_seqs_check(
 
 	if (c.state < NSV_SEQ_WAITING || c.state > NSV_SEQ_DONE)
 		return nsv_fail(err, -EUCLEAN, "its state is %u", c.state);
-	if (id->request_id == 0 || id->arrival == 0 || id->params_len > NSV_SEQS_PARAMS_LEN)
+	if (id->request_id == 0 || id->arrival == 0 || id->arrival > INT64_MAX || id->params_len > NSV_SEQS_PARAMS_LEN)
 		return nsv_fail(err, -EUCLEAN, "its identity is torn");
 	if (id->n_prompt == 0 || id->n_prompt > c.n_token || c.n_token > s->geom.n_token ||
 		c.n_block > s->geom.n_block)

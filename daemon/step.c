@@ -131,6 +131,7 @@ static void mark_started(struct nsv_engine *e, const struct nsv_engine_step *st)
 {
 	for (uint32_t i = 0; i < st->plan.n_item; i++) {
 		struct nsv_job *job = e->jobs[st->plan.items[i].seq];
+		nsv_seqs_in_step(&e->seqs, st->plan.items[i].seq, st->number);
 		job->gen.n_flight++;
 		if (!job->gen.run_ns)
 			job->gen.run_ns = st->start_ns;
@@ -141,38 +142,15 @@ static void mark_started(struct nsv_engine *e, const struct nsv_engine_step *st)
 
 /* ---- Tokens out */
 
-/* Text of a token to the client. 1: a stop string is complete, *ret_stop is it. */
-static int write_text(
-	struct nsv_engine *e, struct nsv_job *job, int32_t token, const char **ret_stop)
-{
-	const char *p;
-	size_t len, n;
-	uint32_t which;
-	char *raw = e->text + e->info.text_need;
-
-	if (nsv_tok_piece(e->tok, token, false, &p, &len) < 0)
-		len = 0;
-	size_t n_raw = nsv_detok_feed(&job->gen.detok, p, len, raw);
-	int stop = nsv_stop_feed(&job->wish.stop, raw, n_raw, e->text, &n, &which);
-	nsv_sink_text(&job->sink, e->text, n);
-	if (stop)
-		*ret_stop = job->wish.stop.s[which].text;
-	return stop;
-}
-
 static void end_or_go_on(struct nsv_engine *e, struct nsv_job *job, int32_t token)
 {
-	bool is_end = (nsv_tok_is_end(e->tok, token) &&
-			      !(job->wish.params.flags & NSV_PARAM_IGNORE_END)) ||
-		      nsv_id_list_has(&job->wish.lists.stop, token);
-	const char *stop = NULL;
+	const char *stop;
+	size_t len;
+	enum nsv_finish finish = nsv_engine_read_token(e, job, token, &len, &stop);
 
-	if (is_end)
-		nsv_engine_finish(e, job, NSV_FINISH_STOP, NSV_E_OK, NULL);
-	else if (write_text(e, job, token, &stop))
-		nsv_engine_finish(e, job, NSV_FINISH_STOP, NSV_E_OK, stop);
-	else if (job->gen.n_prompt + job->gen.n_output >= job->gen.max_token)
-		nsv_engine_finish(e, job, NSV_FINISH_LENGTH, NSV_E_OK, NULL);
+	nsv_sink_text(&job->sink, e->text, len);
+	if (finish != NSV_FINISH_NONE)
+		nsv_engine_finish(e, job, finish, NSV_E_OK, stop);
 	else
 		nsv_engine_tell(job, NSV_CQE_TOKENS);
 }
@@ -186,6 +164,7 @@ static void take_token(struct nsv_engine *e, struct nsv_job *job, const struct n
 	job->gen.n_output++;
 	nsv_sched_known(&e->sched, job->gen.seq);
 	nsv_engine_commit(e, job);
+	nsv_seqs_progress(&e->seqs);
 	nsv_stat_add(&e->stats.n_output_token, 1);
 	if (!job->gen.first_ns)
 		job->gen.first_ns = nsv_now_ns();
@@ -199,12 +178,8 @@ static void take_result(struct nsv_engine *e, struct nsv_job *job, const struct 
 {
 	if (r->ret == 0)
 		take_token(e, job, r);
-	else if (r->ret == -ENODATA)
-		nsv_engine_finish(e, job, NSV_FINISH_ERROR, NSV_E_PARAM,
-			"the lists of allowed and banned ids leave no token");
 	else
-		nsv_engine_finish(e, job, NSV_FINISH_ERROR, NSV_E_NUMERIC,
-			"the model gave a logit that is not finite");
+		nsv_engine_fail(e, job, r->ret == -ENODATA ? NSV_E_PARAM : NSV_E_NUMERIC);
 }
 
 static void take_item(struct nsv_engine *e, const struct nsv_plan_item *item,
@@ -251,7 +226,9 @@ static int plan_and_submit(struct nsv_engine *e, struct nsv_err *err)
 	commit_preempted(e, &st->plan);
 	if (st->plan.n_item == 0 && st->plan.n_copy == 0)
 		return st->plan.n_preempted == 0;
+	st->number = nsv_seqs_next_step(&e->seqs);
 	mark_started(e, st);
+	nsv_seqs_step_begins(&e->seqs, st->number);
 	struct nsv_exec_step x = make_step(e, st);
 	int ret = e->exec->submit(e->exec, &x, err);
 	if (ret < 0)
@@ -268,9 +245,19 @@ static int collect(struct nsv_engine *e, struct nsv_err *err)
 	if (ret < 0)
 		return ret;
 	take_results(e, &e->steps[e->first_step]);
+	nsv_seqs_step_ends(&e->seqs, e->steps[e->first_step].number);
 	e->first_step = (e->first_step + 1) % e->exec->depth;
 	e->n_step--;
 	return 0;
+}
+
+int nsv_engine_drain(struct nsv_engine *e, struct nsv_err *err)
+{
+	int ret = 0;
+
+	while (ret == 0 && e->n_step > 0)
+		ret = collect(e, err);
+	return ret;
 }
 
 int nsv_engine_step(struct nsv_engine *e, struct nsv_err *err)
