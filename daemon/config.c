@@ -12,8 +12,9 @@
 
 #define OPTION_LEN 32 /* "--" and the longest key */
 
-/* KEY_USERS and KEY_GROUPS: names or numbers; a list in the file, commas on the command line */
-enum key_type { KEY_STR, KEY_U32, KEY_BOOL, KEY_USERS, KEY_GROUPS };
+/* KEY_USERS and KEY_GROUPS: names or numbers; a list in the file, commas on the command line.
+ * KEY_SIZE: as "4GiB" */
+enum key_type { KEY_STR, KEY_U32, KEY_BOOL, KEY_USERS, KEY_GROUPS, KEY_SIZE };
 
 struct key {
 	const char *name; /* in the file; the option is the same with '-' for '_' */
@@ -32,6 +33,8 @@ static const struct key keys[] = {
 	KEY(socket, KEY_STR, 0, 0),
 	KEY(backend, KEY_STR, 0, 0),
 	KEY(kv_blocks, KEY_U32, 0, 1u << 30),
+	KEY(kv_memory, KEY_SIZE, 0, 0),
+	KEY(swap_blocks, KEY_U32, 0, 1u << 30),
 	KEY(threads, KEY_U32, 0, 1024),
 	KEY(batch_tokens, KEY_U32, 1, 65536),
 	KEY(max_requests, KEY_U32, 1, 65536),
@@ -62,6 +65,9 @@ static const char usage[] =
 	"  --socket PATH       listen here; without it the service manager's socket is taken\n"
 	"  --backend NAME      auto, cpu, model or reference [auto, or $NANOSERVE_BACKEND]\n"
 	"  --kv-blocks N       blocks of the KV pool, 16 tokens each [from free memory]\n"
+	"  --kv-memory SIZE    the KV pool's memory, as in 512MiB or 4GiB, instead\n"
+	"  --swap-blocks N     blocks beside the pool for requests that must wait; without them\n"
+	"                      these are computed again [0]\n"
 	"  --threads N         threads that compute [one a CPU]\n"
 	"  --batch-tokens N    tokens a step at most [512]\n"
 	"  --max-requests N    requests at once, all users together [256]\n"
@@ -151,14 +157,32 @@ static int set_ids_text(
 	return ret;
 }
 
+/* "512MiB", "4GiB": to bytes. Plain digits would leave the unit to be guessed. */
+static int set_size(struct nsv_config *c, const struct key *k, const char *name, const char *text,
+	struct nsv_err *err)
+{
+	char *end;
+
+	errno = 0;
+	unsigned long long n = strtoull(text, &end, 10);
+	int shift = strcmp(end, "MiB") == 0 ? 20 : strcmp(end, "GiB") == 0 ? 30 : 0;
+	if (errno || !shift || text[0] < '0' || text[0] > '9' || n == 0 || n >> (63 - shift))
+		return nsv_fail(err, -EINVAL, "%s is \"%.64s\": a size as 512MiB or 4GiB is expected",
+			name, text);
+	*(uint64_t *)((char *)c + k->off) = (uint64_t)n << shift;
+	return 0;
+}
+
 static int set_json(
 	struct nsv_config *c, const struct key *k, const json_t *value, struct nsv_err *err)
 {
 	static const char *const wants[] = {"a string", "an integer", "true or false",
-		"a list of names or numbers", "a list of names or numbers"};
+		"a list of names or numbers", "a list of names or numbers", "a size as \"4GiB\""};
 
 	if (k->type == KEY_STR && json_is_string(value))
 		return set_str(c, k, json_string_value(value));
+	if (k->type == KEY_SIZE && json_is_string(value))
+		return set_size(c, k, k->name, json_string_value(value), err);
 	if (k->type == KEY_U32 && json_is_integer(value))
 		return set_u32(c, k, k->name, json_integer_value(value), err);
 	if (k->type == KEY_BOOL && json_is_boolean(value)) {
@@ -271,6 +295,8 @@ static int set_option(struct nsv_config *c, const struct key *k, const char *tex
 	if (k->type == KEY_USERS || k->type == KEY_GROUPS)
 		return set_ids_text(c, k, text, err);
 	spell_option(k, name);
+	if (k->type == KEY_SIZE)
+		return set_size(c, k, name, text, err);
 	errno = 0;
 	long long value = strtoll(text, &end, 10);
 	if (errno || end == text || *end)
@@ -347,6 +373,9 @@ int nsv_config_init(struct nsv_config *c, int argc, char **argv, struct nsv_err 
 		ret = nsv_fail(err, -EINVAL, "no model is named: --model FILE (see --help)");
 	if (c->limits.requests == 0)
 		c->limits.requests = c->max_requests;
+	if (ret == 0 && c->kv_blocks && c->kv_memory)
+		ret = nsv_fail(err, -EINVAL, "--kv-blocks and --kv-memory both say how large the "
+					     "KV pool is: one of them is enough");
 	if (ret != 0)
 		nsv_config_deinit(c);
 	return ret;

@@ -21,6 +21,8 @@ struct nsv_config {
 	char *socket;      /* path; NULL: the service manager's */
 	char *backend;     /* name or "auto" */
 	uint32_t kv_blocks;    /* 0: from memory */
+	uint64_t kv_memory;    /* bytes of the KV pool; 0: from free memory */
+	uint32_t swap_blocks;  /* of the host tier; 0: none */
 	uint32_t threads;      /* 0: one a CPU */
 	uint32_t batch_tokens; /* rows a step at most */
 	uint32_t max_requests; /* in the daemon at once */

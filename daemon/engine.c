@@ -65,8 +65,10 @@ static void free_step(struct nsv_engine_step *st)
 	free(st->results);
 }
 
-static int make_step(struct nsv_engine_step *st, uint32_t batch_tokens, uint32_t n)
+static int make_step(struct nsv_engine *e, struct nsv_engine_step *st, uint32_t batch_tokens)
 {
+	uint32_t n = e->max_requests;
+
 	st->tokens = calloc(batch_tokens, sizeof(*st->tokens));
 	st->pos = calloc(batch_tokens, sizeof(*st->pos));
 	st->slots = calloc(batch_tokens, sizeof(*st->slots));
@@ -80,7 +82,7 @@ static int make_step(struct nsv_engine_step *st, uint32_t batch_tokens, uint32_t
 	if (!st->tokens || !st->pos || !st->slots || !st->seqs || !st->places || !st->out_rows ||
 		!st->out_seqs || !st->n_lps || !st->ins || !st->results)
 		return -ENOMEM;
-	return nsv_step_plan_init(&st->plan, n);
+	return nsv_step_plan_init(&st->plan, &e->sched);
 }
 
 static int make_space(struct nsv_engine *e, uint32_t batch_tokens)
@@ -89,7 +91,7 @@ static int make_space(struct nsv_engine *e, uint32_t batch_tokens)
 	int ret = 0;
 
 	for (uint32_t i = 0; ret == 0 && i < e->info.run_ahead; i++)
-		ret = make_step(&e->steps[i], batch_tokens, n);
+		ret = make_step(e, &e->steps[i], batch_tokens);
 	e->text = calloc(2, e->info.text_need);
 	e->jobs = calloc(n, sizeof(struct nsv_job *));
 	e->free_seqs = calloc(n, sizeof(uint32_t));
@@ -140,16 +142,19 @@ static int build(struct nsv_engine *e, const struct nsv_engine_config *c,
 	if (e->info.desc->n_vocab != (uint32_t)nsv_tok_n_vocab(e->tok))
 		return nsv_fail(err, -EINVAL, "the model has %u tokens, its tokenizer %d",
 			e->info.desc->n_vocab, nsv_tok_n_vocab(e->tok));
-	ret = nsv_engine_make_kv(e, c->kv_blocks, &keep->kv_fd, err);
+	ret = nsv_engine_make_kv(e, c, &keep->kv_fd, err);
 	if (ret == 0)
 		ret = nsv_engine_make_seqs(e, &keep->seqs_fd, err);
 	if (ret == 0)
 		ret = nsv_block_alloc_init(&e->alloc, e->info.n_block);
+	if (ret == 0 && c->swap_blocks)
+		ret = nsv_block_alloc_init(&e->host_alloc, c->swap_blocks);
 	if (ret == 0 && !c->no_prefix_cache)
 		ret = make_tree(e, err);
 	if (ret == 0)
-		ret = nsv_sched_init(&e->sched, &e->alloc, c->no_prefix_cache ? NULL : &e->tree,
-			e->max_requests, e->info.block_size, c->batch_tokens);
+		ret = nsv_sched_init(&e->sched, &e->alloc, c->swap_blocks ? &e->host_alloc : NULL,
+			c->no_prefix_cache ? NULL : &e->tree, e->max_requests, e->info.block_size,
+			c->batch_tokens);
 	if (ret == 0)
 		ret = make_sampler(e);
 	if (ret == 0)
@@ -157,8 +162,8 @@ static int build(struct nsv_engine *e, const struct nsv_engine_config *c,
 	if (ret == 0 && e->info.adopted_seqs)
 		ret = nsv_engine_find_kept(e, err);
 	if (ret == 0)
-		ret = nsv_exec_cpu_new(e->model, &e->dispatch, &e->kv, &e->sampler, e->max_requests,
-			c->batch_tokens, e->info.run_ahead, &e->exec);
+		ret = nsv_exec_cpu_new(e->model, &e->dispatch, &e->kv, e->host_region.map,
+			&e->sampler, e->max_requests, c->batch_tokens, e->info.run_ahead, &e->exec);
 	return ret;
 }
 
@@ -185,7 +190,7 @@ int nsv_engine_new(struct nsv_engine **ret_engine, const struct nsv_engine_confi
 		close_keep(&keep);
 		return -ENOMEM;
 	}
-	e->kv_region = e->seqs_region = NSV_REGION_NONE;
+	e->kv_region = e->host_region = e->seqs_region = NSV_REGION_NONE;
 	e->tok = tok;
 	e->outbox = outbox;
 	e->stop_msg.kind = NSV_MSG_STOP;
@@ -201,6 +206,7 @@ int nsv_engine_new(struct nsv_engine **ret_engine, const struct nsv_engine_confi
 		return ret;
 	}
 	nsv_stat_set(&e->stats.blocks_free, e->alloc.n_free);
+	nsv_stat_set(&e->stats.host_free, e->host_alloc.n_free);
 	*ret_engine = e;
 	return 0;
 }
@@ -221,8 +227,10 @@ void nsv_engine_free(struct nsv_engine *e)
 	nsv_sched_deinit(&e->sched);
 	nsv_prefix_tree_deinit(&e->tree);
 	nsv_block_alloc_deinit(&e->alloc);
+	nsv_block_alloc_deinit(&e->host_alloc);
 	nsv_region_deinit(&e->seqs_region);
 	nsv_region_deinit(&e->kv_region);
+	nsv_region_deinit(&e->host_region);
 	nsv_model_free(e->model);
 	nsv_team_free(e->team);
 	nsv_mailbox_deinit(&e->inbox);
@@ -319,6 +327,8 @@ static void after_step(struct nsv_engine *e)
 		e->max_requests - e->n_free_seqs - e->sched.n_run - e->sched.n_wait);
 	nsv_stat_set(&e->stats.blocks_free, e->alloc.n_free);
 	nsv_stat_set(&e->stats.blocks_idle, nsv_block_n_idle(&e->alloc));
+	nsv_stat_set(&e->stats.host_free, e->host_alloc.n_free);
+	nsv_stat_set(&e->stats.waste, (uint32_t)nsv_sched_waste(&e->sched));
 	if (e->watchdog_ns && (now = nsv_now_ns()) - e->watchdog_last_ns >= e->watchdog_ns) {
 		e->watchdog_last_ns = now;
 		nsv_notify_watchdog();
@@ -438,6 +448,11 @@ struct nsv_engine_stats nsv_engine_get_stats(const struct nsv_engine *e)
 	COPY(n_done);
 	COPY(blocks_free);
 	COPY(blocks_idle);
+	COPY(host_free);
+	COPY(waste);
+	COPY(n_swap_out);
+	COPY(n_swap_in);
+	COPY(n_fork_token);
 #undef COPY
 	return s;
 }

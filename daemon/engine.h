@@ -27,6 +27,8 @@ struct nsv_engine_config {
 	const char *backend;   /* name, or NULL */
 	uint32_t threads;      /* 0: one a CPU */
 	uint32_t kv_blocks;    /* 0: from memory */
+	uint64_t kv_memory;    /* bytes; 0: from free memory */
+	uint32_t swap_blocks;  /* of the host tier; 0: none */
 	uint32_t batch_tokens;
 	uint32_t max_requests;
 	uint32_t run_ahead;  /* steps under way at once: 1, or more to stand in for a device */
@@ -41,7 +43,8 @@ struct nsv_engine_info {
 	const struct nsv_backend *backend;
 	const struct nsv_model_desc *desc;
 	uint32_t threads, block_size, n_block;
-	size_t weights_len, kv_len, seqs_len;
+	uint32_t n_host_block;
+	size_t weights_len, kv_len, host_len, seqs_len;
 	uint64_t weights_ns;
 	uint32_t text_need; /* bytes of text that one token may bring: the longest one and a held
 	                     * stop string; the least text log is this for each step under way */
@@ -65,7 +68,10 @@ struct nsv_engine_stats {
 	uint64_t n_step, n_prompt_token, n_output_token, n_preempt, n_cached_token, n_attention,
 		step_ns;
 	uint64_t n_accepted, n_ended, n_audit, n_audit_bad;
-	uint32_t n_running, n_waiting, n_paused, n_done, blocks_free, blocks_idle;
+	uint64_t n_swap_out, n_swap_in; /* blocks */
+	uint64_t n_fork_token;
+	uint32_t n_running, n_waiting, n_paused, n_done, blocks_free, blocks_idle, host_free;
+	uint32_t waste; /* slots of held blocks without a token */
 };
 
 struct nsv_session_close { /* CLOSE and its answer CLOSED; lies in the session */

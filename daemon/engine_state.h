@@ -39,7 +39,7 @@ struct nsv_engine {
 	struct nsv_team *team;
 	struct nsv_model *model;
 	struct nsv_dispatch dispatch;
-	struct nsv_region kv_region, seqs_region;
+	struct nsv_region kv_region, host_region, seqs_region;
 	struct nsv_kv_geom kv_geom;
 	struct nsv_model_kv kv;
 	struct nsv_seqs seqs;
@@ -47,7 +47,7 @@ struct nsv_engine {
 	uint32_t max_requests;
 
 	/* The engine thread's. */
-	struct nsv_block_alloc alloc;
+	struct nsv_block_alloc alloc, host_alloc;
 	struct nsv_prefix_tree tree;
 	bool share_prefixes;
 	struct nsv_sched sched;
@@ -87,8 +87,10 @@ int nsv_engine_step(struct nsv_engine *e, struct nsv_err *err);
 /* Takes the results of what is under way, without more steps. */
 int nsv_engine_drain(struct nsv_engine *e, struct nsv_err *err);
 
-/* The two regions, made or taken over: *keep_fd is -1 then. The model and max_requests are set. */
-int nsv_engine_make_kv(struct nsv_engine *e, uint32_t wanted, int *keep_fd, struct nsv_err *err);
+/* The regions, made or taken over: *keep_fd is -1 then. The host tier is always made. The model and
+ * max_requests are set. */
+int nsv_engine_make_kv(struct nsv_engine *e, const struct nsv_engine_config *c, int *keep_fd,
+	struct nsv_err *err);
 int nsv_engine_make_seqs(struct nsv_engine *e, int *keep_fd, struct nsv_err *err);
 
 /* A request comes in: its record, its slot, the scheduler, the answers. */

@@ -8,6 +8,7 @@ struct exec_cpu {
 	struct nsv_model *model;
 	struct nsv_dispatch *dispatch;
 	const struct nsv_model_kv *kv;
+	char *host;
 	struct nsv_sampler *sampler;
 	uint32_t n_vocab;
 	int32_t *last;   /* (max_seq): the token that each place sampled last */
@@ -15,11 +16,17 @@ struct exec_cpu {
 	float *logits;   /* (max_seq, n_vocab) */
 };
 
-static void copy_blocks(const struct exec_cpu *x, const struct nsv_exec_step *step)
+static void move_blocks(const struct exec_cpu *x, const struct nsv_exec_step *step)
 {
 	size_t len = (size_t)x->kv->shape.k.block_stride * sizeof(float);
 	char *base = x->kv->base;
 
+	for (uint32_t i = 0; i < step->n_swap_out; i++)
+		memcpy(x->host + (size_t)step->swaps_out[i].host * len,
+			base + (size_t)step->swaps_out[i].pool * len, len);
+	for (uint32_t i = 0; i < step->n_swap_in; i++)
+		memcpy(base + (size_t)step->swaps_in[i].pool * len,
+			x->host + (size_t)step->swaps_in[i].host * len, len);
 	for (uint32_t i = 0; i < step->n_copy; i++)
 		memcpy(base + (size_t)step->copies[i].to * len,
 			base + (size_t)step->copies[i].from * len, len);
@@ -52,7 +59,7 @@ static int submit(struct nsv_exec *exec, const struct nsv_exec_step *step, struc
 	struct exec_cpu *x = (struct exec_cpu *)exec;
 	struct nsv_batch batch = step->batch;
 
-	copy_blocks(x, step);
+	move_blocks(x, step);
 	if (batch.n_row == 0)
 		return 0;
 	fill_tokens(x, step);
@@ -80,7 +87,7 @@ static void free_cpu(struct nsv_exec *exec)
 }
 
 int nsv_exec_cpu_new(struct nsv_model *model, struct nsv_dispatch *dispatch,
-	const struct nsv_model_kv *kv, struct nsv_sampler *sampler, uint32_t max_seq,
+	const struct nsv_model_kv *kv, void *host, struct nsv_sampler *sampler, uint32_t max_seq,
 	uint32_t max_row, uint32_t depth, struct nsv_exec **ret_exec)
 {
 	struct exec_cpu *x = calloc(1, sizeof(*x));
@@ -91,6 +98,7 @@ int nsv_exec_cpu_new(struct nsv_model *model, struct nsv_dispatch *dispatch,
 		.model = model,
 		.dispatch = dispatch,
 		.kv = kv,
+		.host = host,
 		.sampler = sampler,
 		.n_vocab = nsv_model_get_desc(model)->n_vocab,
 		.last = calloc(max_seq, sizeof(*x->last)),

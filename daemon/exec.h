@@ -1,7 +1,8 @@
 /* What computes steps: takes a step, and gives its tokens later. A device that runs ahead is given
  * the next steps before the host knows the tokens of the last ones; what it needs of them it keeps.
  *
- * Steps are carried out in the order of their submission, copies of blocks first. Whatever a step
+ * Steps are carried out in the order of their submission; in a step, blocks are swapped out, then
+ * in, then copied one by one, then rows are computed. Whatever a step
  * points to but its results is read before submit returns, so a block table may change or go
  * while the step is under way: rows of a sequence that has ended meanwhile are computed for nobody.
  *
@@ -23,6 +24,8 @@ struct nsv_exec_result {
 };
 
 struct nsv_exec_step {
+	const struct nsv_plan_swap *swaps_out, *swaps_in;
+	uint32_t n_swap_out, n_swap_in;
 	const struct nsv_plan_copy *copies;
 	uint32_t n_copy;
 	struct nsv_batch batch;
@@ -45,9 +48,10 @@ struct nsv_exec {
 };
 
 /* On the CPU's threads: computed by submit itself. With a depth above 1 it stands in for a device
- * that runs ahead, for tests: results are ready and not looked at. Everything is borrowed. */
+ * that runs ahead, for tests: results are ready and not looked at. The host tier's blocks lie at
+ * `host` (NULL: there is none), packed as the pool's. Everything is borrowed. */
 int nsv_exec_cpu_new(struct nsv_model *model, struct nsv_dispatch *dispatch,
-	const struct nsv_model_kv *kv, struct nsv_sampler *sampler, uint32_t max_seq,
+	const struct nsv_model_kv *kv, void *host, struct nsv_sampler *sampler, uint32_t max_seq,
 	uint32_t max_row, uint32_t depth, struct nsv_exec **ret_exec);
 
 #endif

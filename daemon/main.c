@@ -66,6 +66,8 @@ static int load(struct service *sv, const struct nsv_config *c, struct nsv_err *
 	struct nsv_engine_config ec = {.backend = c->backend,
 		.threads = c->threads,
 		.kv_blocks = c->kv_blocks,
+		.kv_memory = c->kv_memory,
+		.swap_blocks = c->swap_blocks,
 		.batch_tokens = c->batch_tokens,
 		.max_requests = c->max_requests,
 		.run_ahead = c->run_ahead,

@@ -1,10 +1,11 @@
-/* The engine's two regions, KV pool and sequence table: their sizes, and made afresh or taken over
- * from the daemon before. */
+/* The engine's regions, KV pool, host tier and sequence table: their sizes, and made afresh or taken
+ * over from the daemon before. */
 #include <math.h>
 #include <sys/stat.h>
 
 #include "daemon/engine_state.h"
 #include "daemon/log.h"
+#include "daemon/pool.h"
 
 #define BLOCK_SIZE 16
 #define MAX_SESSIONS 4096 /* records of the session table */
@@ -38,20 +39,6 @@ static bool take_over(struct nsv_engine *e, struct nsv_region *ret_region, int *
 
 /* ---- KV pool */
 
-static size_t available_memory(void)
-{
-	char line[128];
-	unsigned long long kib = 0;
-	FILE *f = fopen("/proc/meminfo", "re");
-
-	while (f && fgets(line, sizeof(line), f))
-		if (sscanf(line, "MemAvailable: %llu kB", &kib) == 1)
-			break;
-	if (f)
-		fclose(f);
-	return (size_t)kib << 10;
-}
-
 static struct nsv_kv_geom kv_geom(const struct nsv_model_desc *d, const struct nsv_backend *backend)
 {
 	return (struct nsv_kv_geom){.n_layer = d->n_layer,
@@ -61,26 +48,6 @@ static struct nsv_kv_geom kv_geom(const struct nsv_model_desc *d, const struct n
 		.elem_len = sizeof(float),
 		.dtype = NSV_F32,
 		.k_dim_major = backend->k_dim_major};
-}
-
-/* Two full contexts, unless a quarter of what is free is less. */
-static int choose_blocks(
-	struct nsv_kv_geom *geom, uint32_t wanted, uint32_t n_ctx, struct nsv_err *err)
-{
-	size_t free_len = available_memory();
-	uint32_t most;
-	int ret = nsv_kv_blocks_in(geom, wanted ? free_len : free_len / 4, &most);
-
-	if (ret < 0)
-		return nsv_fail(err, ret, "the KV pool's geometry is impossible");
-	geom->n_block =
-		wanted ? wanted
-		       : (uint32_t)nsv_min(most, nsv_blocks_for(2 * (uint64_t)n_ctx, BLOCK_SIZE));
-	if (geom->n_block > most || geom->n_block == 0)
-		return nsv_fail(err, -ENOMEM,
-			"%u KV blocks are wanted, memory for %u is free (see --kv-blocks)",
-			geom->n_block, most);
-	return 0;
 }
 
 static void set_kv(struct nsv_engine *e, const struct nsv_kv_size *size)
@@ -120,15 +87,17 @@ static int check_kv(struct nsv_engine *e, const struct nsv_region *r, struct nsv
 
 /* A pool whose size was left to us keeps the one that it had: what is free now is another number,
  * since that pool is in it. */
-static bool take_over_kv(struct nsv_engine *e, uint32_t wanted, int *keep_fd)
+static bool take_over_kv(
+	struct nsv_engine *e, const struct nsv_engine_config *c, int *keep_fd)
 {
 	struct nsv_kv_size size;
 	struct stat st;
-	uint32_t n = wanted;
+	uint32_t n = c->kv_blocks;
 
 	if (*keep_fd < 0 || fstat(*keep_fd, &st) < 0)
 		return false;
-	if (!wanted && nsv_kv_blocks_in(&e->kv_geom, (size_t)st.st_size, &n) < 0)
+	size_t budget = c->kv_memory ? (size_t)c->kv_memory : (size_t)st.st_size;
+	if (!n && nsv_kv_blocks_in(&e->kv_geom, budget, &n) < 0)
 		return false;
 	e->kv_geom.n_block = n;
 	if (nsv_kv_sizes(&e->kv_geom, &size) < 0)
@@ -136,10 +105,15 @@ static bool take_over_kv(struct nsv_engine *e, uint32_t wanted, int *keep_fd)
 	return take_over(e, &e->kv_region, keep_fd, size.region, check_kv, "the KV pool");
 }
 
-static int new_kv(struct nsv_engine *e, uint32_t wanted, struct nsv_err *err)
+static int new_kv(struct nsv_engine *e, const struct nsv_engine_config *c, struct nsv_err *err)
 {
+	struct nsv_pool_wish wish = {.n_block = c->kv_blocks,
+		.memory = c->kv_memory,
+		.n_host = c->swap_blocks,
+		.n_ctx = e->info.desc->n_ctx};
 	struct nsv_kv_size size;
-	int ret = choose_blocks(&e->kv_geom, wanted, e->info.desc->n_ctx, err);
+	int ret = nsv_pool_choose(
+		&e->kv_geom, &wish, nsv_memory_available(), &e->kv_geom.n_block, err);
 
 	if (ret == 0 && nsv_kv_sizes(&e->kv_geom, &size) < 0)
 		ret = nsv_fail(err, -EINVAL, "a KV pool of %u blocks is impossible",
@@ -152,24 +126,41 @@ static int new_kv(struct nsv_engine *e, uint32_t wanted, struct nsv_err *err)
 	return ret;
 }
 
-int nsv_engine_make_kv(struct nsv_engine *e, uint32_t wanted, int *keep_fd, struct nsv_err *err)
+/* The host tier: blocks as the pool's, packed. What the daemon before had there is computed again. */
+static int make_host(struct nsv_engine *e, uint32_t n_block, size_t block_len, struct nsv_err *err)
+{
+	size_t len, most = nsv_pool_most(nsv_memory_available());
+
+	if (n_block == 0)
+		return 0;
+	if (!nsv_mul(block_len, n_block, &len) || !nsv_align_up(len, NSV_PAGE, &len) || len > most)
+		return nsv_fail(err, -ENOMEM,
+			"%u blocks to swap are wanted, memory for %zu is free (see --swap-blocks)",
+			n_block, most / block_len);
+	e->info.n_host_block = n_block;
+	e->info.host_len = len;
+	return nsv_region_create(&e->host_region, "nsv-swap", len, NSV_REGION_HUGE, err);
+}
+
+int nsv_engine_make_kv(struct nsv_engine *e, const struct nsv_engine_config *c, int *keep_fd,
+	struct nsv_err *err)
 {
 	struct nsv_kv_size size;
+	int ret = 0;
 
 	e->kv_geom = kv_geom(e->info.desc, e->info.backend);
-	e->info.adopted_kv = take_over_kv(e, wanted, keep_fd);
-	if (!e->info.adopted_kv) {
-		int ret = new_kv(e, wanted, err);
-		if (ret < 0)
-			return ret;
-	}
+	e->info.adopted_kv = take_over_kv(e, c, keep_fd);
+	if (!e->info.adopted_kv)
+		ret = new_kv(e, c, err);
+	if (ret < 0)
+		return ret;
 	nsv_kv_sizes(&e->kv_geom, &size);
 	set_kv(e, &size);
 	int status = nsv_attn_check_shape(&e->kv.shape);
 	if (status != NSV_ATTN_OK)
 		return nsv_fail(err, -EINVAL, "attention over this model: %s",
 			nsv_attn_status_name(status));
-	return 0;
+	return make_host(e, c->swap_blocks, size.block, err);
 }
 
 /* ---- Sequence table */

@@ -98,6 +98,17 @@ static void make_room(struct nsv_sched *s, struct nsv_step_plan *plan,
 	}
 }
 
+/* What is enough for `q` to go on for a while after it has been preempted. */
+static uint32_t resume_margin(const struct nsv_sched *s, const struct nsv_sched_seq *q)
+{
+	uint32_t most = nsv_blocks_for(q->max_token - 1, s->block_size);
+	uint32_t now = nsv_blocks_for(q->n_token, s->block_size);
+
+	if (q->n_preempt == 0 || most < now)
+		return 0;
+	return (uint32_t)nsv_min(most - now, NSV_SCHED_RESUME_BLOCKS);
+}
+
 /* What must stay free when `q` is admitted: it is not to push out one that runs. Nothing where
  * nobody moves, or where it comes before one that runs. */
 static uint32_t margin_for(const struct nsv_sched *s, const struct nsv_sched_seq *q)
@@ -110,19 +121,48 @@ static uint32_t margin_for(const struct nsv_sched *s, const struct nsv_sched_seq
 			return 0;
 		any_moves |= !other->paused;
 	}
-	return any_moves ? s->watermark : 0;
+	return any_moves ? (uint32_t)nsv_max(s->watermark, resume_margin(s, q)) : 0;
 }
 
 /* ---- Admission */
 
-static void count_spared(struct nsv_sched *s, struct nsv_sched_seq *q, bool forks)
+/* Of what was swapped out, that which is not in the pool still is swapped in: then the part of a
+ * block that is known is among it. */
+static void drop_what_is_known(
+	struct nsv_sched *s, struct nsv_sched_seq *q, struct nsv_prefix_hit *hit)
 {
-	if (q->n_preempt == 0)
-		q->n_cached = q->n_past;
-	if (forks)
-		s->n_fork_token += q->n_past;
+	if (q->n_host <= hit->n_block || hit->partial_block < 0)
+		return;
+	nsv_block_unref(s->alloc, hit->partial_block);
+	hit->partial_block = -1;
+}
+
+/* From the prefix cache, the leader and the host tier. */
+static void bring_in(struct nsv_sched *s, struct nsv_step_plan *plan, struct nsv_sched_seq *q,
+	const struct nsv_prefix_hit *hit)
+{
+	uint32_t n_before = plan->n_copy + plan->n_swap_in;
+
+	if (q->n_host > hit->n_block)
+		nsv_sched_swap_in(s, plan, q);
 	else
-		s->n_hit_token += q->n_past;
+		nsv_sched_release_host(s, q);
+	copy_partial(s, plan, q, hit);
+	q->landing = plan->n_copy + plan->n_swap_in > n_before;
+	q->n_done = q->n_past;
+}
+
+static void count_spared(
+	struct nsv_sched *s, struct nsv_sched_seq *q, const struct nsv_prefix_hit *hit, bool forks)
+{
+	uint32_t n = hit->n_block * s->block_size + (hit->partial_block < 0 ? 0 : hit->n_partial);
+
+	if (q->n_preempt == 0)
+		q->n_cached = n;
+	if (forks)
+		s->n_fork_token += n;
+	else
+		s->n_hit_token += n;
 }
 
 static bool admit_one(
@@ -134,6 +174,7 @@ static bool admit_one(
 	if (q->tried_at == s->n_change) /* nothing has changed since */
 		return false;
 	bool forks = take_hits(s, q, &hit);
+	drop_what_is_known(s, q, &hit);
 	uint64_t need = nsv_sched_missing(s, q);
 	make_room(s, plan, q, need, promised);
 	if (nsv_sched_available(s) < *promised + need + margin_for(s, q)) {
@@ -141,9 +182,8 @@ static bool admit_one(
 		q->tried_at = s->n_change;
 		return false;
 	}
-	copy_partial(s, plan, q, &hit);
-	q->n_done = q->n_past;
-	count_spared(s, q, forks);
+	count_spared(s, q, &hit, forks);
+	bring_in(s, plan, q, &hit);
 	q->leader = NSV_SCHED_NO_LEADER;
 	nsv_sched_unlist(s, seq);
 	nsv_sched_to_running(s, seq);

@@ -1,28 +1,82 @@
 /* The scheduler's invariants, walked. */
 #include "daemon/sched-impl.h"
 
-static int audit_seq(const struct nsv_sched *s, uint32_t seq, uint32_t *held, struct nsv_err *err)
-{
-	const struct nsv_sched_seq *q = &s->seqs[seq];
+/* Holders of blocks, counted from the sequences. */
+struct count {
+	uint32_t *pool; /* (alloc->n_block) */
+	uint32_t *host; /* (host->n_block), NULL where there is no host tier */
+};
 
-	if (q->where != NSV_SCHED_RUNNING && q->table.n > 0)
-		return nsv_fail(err, -EUCLEAN, "sequence %u holds %u blocks and does not run", seq,
-			q->table.n);
-	if (q->n_past > q->n_token || q->n_done > q->n_past || q->n_pending > q->n_token ||
-		q->table.n < nsv_blocks_for(q->n_past, s->block_size) || q->table.n > q->table.cap)
-		return nsv_fail(err, -EUCLEAN, "sequence %u: %u of %u tokens in %u blocks", seq,
-			q->n_past, q->n_token, q->table.n);
-	if (q->lp_from < q->lp_to && q->n_past > q->lp_from)
-		return nsv_fail(err, -EUCLEAN,
-			"sequence %u: log-probabilities from row %u on, %u computed", seq,
-			q->lp_from, q->n_past);
-	for (uint32_t i = 0; i < q->table.n; i++) {
-		int32_t b = q->table.block[i];
+static int audit_table(const struct nsv_sched *s, uint32_t seq, uint32_t *held, struct nsv_err *err)
+{
+	const struct nsv_block_table *t = &s->seqs[seq].table;
+
+	for (uint32_t i = 0; i < t->n; i++) {
+		int32_t b = t->block[i];
 		if (b < 0 || (uint32_t)b >= s->alloc->n_block)
 			return nsv_fail(err, -EUCLEAN, "sequence %u holds block %d of %u", seq, b,
 				s->alloc->n_block);
 		held[b]++;
 	}
+	return 0;
+}
+
+/* Its blocks of the host tier are linked, as many as its tokens need. */
+static int audit_host(const struct nsv_sched *s, uint32_t seq, uint32_t *held, struct nsv_err *err)
+{
+	const struct nsv_sched_seq *q = &s->seqs[seq];
+	int32_t b = q->host_first;
+
+	if (q->n_host != nsv_blocks_for(q->n_host_token, s->block_size) || (q->n_host && !held) ||
+		q->n_host_token > q->n_token)
+		return nsv_fail(err, -EUCLEAN,
+			"sequence %u: %u of %u tokens in %u blocks of the host tier", seq,
+			q->n_host_token, q->n_token, q->n_host);
+	if (q->n_host > 0 && q->where == NSV_SCHED_RUNNING && !q->landing)
+		return nsv_fail(err, -EUCLEAN, "sequence %u runs and is swapped out", seq);
+	for (uint32_t i = 0; i < q->n_host; i++, b = s->host_next[b]) {
+		if (b < 0 || (uint32_t)b >= s->host->n_block)
+			return nsv_fail(err, -EUCLEAN,
+				"sequence %u holds block %d of %u of the host tier", seq, b,
+				s->host->n_block);
+		held[b]++;
+	}
+	return 0;
+}
+
+static int audit_counts(
+	const struct nsv_sched *s, uint32_t seq, const struct count *count, struct nsv_err *err)
+{
+	const struct nsv_sched_seq *q = &s->seqs[seq];
+
+	if (q->where != NSV_SCHED_RUNNING && (q->table.n > 0 || q->landing))
+		return nsv_fail(err, -EUCLEAN, "sequence %u holds %u blocks and does not run", seq,
+			q->table.n);
+	if (q->n_past > q->n_token || q->n_done > q->n_past || q->n_pending > q->n_token ||
+		q->table.n != nsv_blocks_for(q->n_past, s->block_size) || q->table.n > q->table.cap)
+		return nsv_fail(err, -EUCLEAN, "sequence %u: %u of %u tokens in %u blocks", seq,
+			q->n_past, q->n_token, q->table.n);
+	if (q->lp_from < q->lp_to && (q->n_past > q->lp_from || q->lp_to >= q->n_token))
+		return nsv_fail(err, -EUCLEAN,
+			"sequence %u: log-probabilities of rows %u to %u, %u of %u computed", seq,
+			q->lp_from, q->lp_to, q->n_past, q->n_token);
+	int ret = audit_table(s, seq, count->pool, err);
+	return ret < 0 ? ret : audit_host(s, seq, count->host, err);
+}
+
+/* A leader is a place in the table, of a sequence that does not come after. */
+static int audit_leader(const struct nsv_sched *s, uint32_t seq, struct nsv_err *err)
+{
+	const struct nsv_sched_seq *q = &s->seqs[seq], *leader;
+
+	if (q->where == NSV_SCHED_ABSENT || q->leader == NSV_SCHED_NO_LEADER)
+		return 0;
+	if (q->leader >= s->n_cap || q->where == NSV_SCHED_RUNNING || q->n_preempt > 0)
+		return nsv_fail(err, -EUCLEAN, "sequence %u has leader %u still", seq, q->leader);
+	leader = nsv_sched_leader(s, q);
+	if (leader && (leader->user != q->user || !nsv_sched_before(leader, q)))
+		return nsv_fail(err, -EUCLEAN,
+			"sequence %u goes before its leader %u, or is another's", seq, q->leader);
 	return 0;
 }
 
@@ -38,29 +92,53 @@ static int audit_list(const struct nsv_sched *s, const uint32_t *list, uint32_t 
 	return 0;
 }
 
-int nsv_sched_audit(const struct nsv_sched *s, struct nsv_err *err)
+static int audit_seqs(const struct nsv_sched *s, const struct count *count, struct nsv_err *err)
 {
-	nsv_autofree uint32_t *held = calloc(s->alloc->n_block, sizeof(*held));
 	uint32_t n_listed = 0;
-	int ret = held ? nsv_block_audit(s->alloc, err)
-		       : nsv_fail(err, -ENOMEM, "no memory for the audit");
+	int ret = audit_list(s, s->run, s->n_run, NSV_SCHED_RUNNING, err);
 
-	if (ret == 0)
-		ret = audit_list(s, s->run, s->n_run, NSV_SCHED_RUNNING, err);
 	if (ret == 0)
 		ret = audit_list(s, s->wait, s->n_wait, NSV_SCHED_WAITING, err);
 	for (uint32_t i = 0; ret == 0 && i < s->n_cap; i++) {
 		n_listed += s->seqs[i].where != NSV_SCHED_ABSENT;
-		ret = audit_seq(s, i, held, err);
+		ret = audit_counts(s, i, count, err);
+		if (ret == 0)
+			ret = audit_leader(s, i, err);
 	}
 	if (ret == 0 && n_listed != s->n_run + s->n_wait)
 		ret = nsv_fail(err, -EUCLEAN, "%u sequences, %u in the lists", n_listed,
 			s->n_run + s->n_wait);
-	for (uint32_t b = 0; ret == 0 && b < s->alloc->n_block; b++) {
-		held[b] += nsv_block_is_cached(s->alloc, (int32_t)b);
-		if (held[b] != nsv_block_n_ref(s->alloc, (int32_t)b))
-			ret = nsv_fail(err, -EUCLEAN, "block %u: %u holders, %u references", b,
-				held[b], nsv_block_n_ref(s->alloc, (int32_t)b));
+	return ret;
+}
+
+/* Every holder is a sequence or the prefix cache. */
+static int audit_holders(const struct nsv_block_alloc *a, const uint32_t *held, const char *tier,
+	struct nsv_err *err)
+{
+	for (uint32_t b = 0; b < a->n_block; b++) {
+		uint32_t n = held[b] + nsv_block_is_cached(a, (int32_t)b);
+		if (n != nsv_block_n_ref(a, (int32_t)b))
+			return nsv_fail(err, -EUCLEAN,
+				"block %u of the %s: %u holders, %u references", b, tier, n,
+				nsv_block_n_ref(a, (int32_t)b));
 	}
+	return 0;
+}
+
+int nsv_sched_audit(const struct nsv_sched *s, struct nsv_err *err)
+{
+	nsv_autofree uint32_t *pool = calloc(s->alloc->n_block, sizeof(*pool));
+	nsv_autofree uint32_t *host = s->host ? calloc(s->host->n_block, sizeof(*host)) : NULL;
+	int ret = pool && (host || !s->host) ? nsv_block_audit(s->alloc, err)
+					     : nsv_fail(err, -ENOMEM, "no memory for the audit");
+
+	if (ret == 0 && s->host)
+		ret = nsv_block_audit(s->host, err);
+	if (ret == 0)
+		ret = audit_seqs(s, &(struct count){pool, host}, err);
+	if (ret == 0)
+		ret = audit_holders(s->alloc, pool, "pool", err);
+	if (ret == 0 && s->host)
+		ret = audit_holders(s->host, host, "host tier", err);
 	return ret;
 }

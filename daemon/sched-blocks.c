@@ -10,11 +10,75 @@ void nsv_sched_release(struct nsv_sched *s, struct nsv_sched_seq *q)
 	s->n_change++;
 }
 
+uint64_t nsv_sched_waste(const struct nsv_sched *s)
+{
+	uint64_t n = 0;
+
+	for (uint32_t i = 0; i < s->n_run; i++) {
+		const struct nsv_sched_seq *q = &s->seqs[s->run[i]];
+		n += (uint64_t)q->table.n * s->block_size - q->n_past;
+	}
+	return n;
+}
+
+/* ---- The host tier */
+
+void nsv_sched_release_host(struct nsv_sched *s, struct nsv_sched_seq *q)
+{
+	for (; q->n_host > 0; q->n_host--) {
+		int32_t next = s->host_next[q->host_first];
+		nsv_block_unref(s->host, q->host_first);
+		q->host_first = next;
+	}
+	q->n_host_token = 0;
+}
+
+/* What is computed for sure goes to the host tier, all of it or nothing. */
+static void swap_out(struct nsv_sched *s, struct nsv_step_plan *plan, struct nsv_sched_seq *q)
+{
+	uint32_t n = nsv_blocks_for(q->n_done, s->block_size);
+
+	if (!s->host || n > s->host->n_free)
+		return;
+	for (uint32_t i = n; i-- > 0;) {
+		int32_t block = -1;
+		nsv_block_get(s->host, &block);
+		s->host_next[block] = q->host_first;
+		q->host_first = block;
+		plan->swaps_out[plan->n_swap_out++] =
+			(struct nsv_plan_swap){q->table.block[i], block};
+	}
+	q->n_host = n;
+	q->n_host_token = q->n_done;
+	s->n_swap_out += n;
+}
+
+void nsv_sched_swap_in(struct nsv_sched *s, struct nsv_step_plan *plan, struct nsv_sched_seq *q)
+{
+	uint32_t n_have = q->table.n;
+	int32_t block = q->host_first;
+
+	nsv_sched_grow_table(s, q, q->n_host_token);
+	for (uint32_t i = 0; i < q->table.n; i++, block = s->host_next[block])
+		if (i >= n_have)
+			plan->swaps_in[plan->n_swap_in++] =
+				(struct nsv_plan_swap){q->table.block[i], block};
+	q->n_past = q->n_host_token;
+	s->n_swap_in += q->table.n - n_have;
+}
+
+/* ---- From one to another */
+
+/* One that lands has nothing of its own in its blocks yet: what it has of the host tier it keeps.
+ */
 void nsv_sched_preempt(struct nsv_sched *s, struct nsv_step_plan *plan, uint32_t seq)
 {
 	struct nsv_sched_seq *q = &s->seqs[seq];
 
 	nsv_sched_unlist(s, seq);
+	if (!q->landing)
+		swap_out(s, plan, q);
+	q->landing = false;
 	nsv_sched_release(s, q);
 	q->n_preempt++;
 	s->n_preempt++;

@@ -38,8 +38,12 @@ static inline uint32_t nsv_sched_missing(const struct nsv_sched *s, const struct
 	return nsv_blocks_for(q->n_token, s->block_size) - q->table.n;
 }
 
-/* It gives back what it has, and has computed nothing. */
+/* It gives back what it has of the pool, and has computed nothing. */
 void nsv_sched_release(struct nsv_sched *s, struct nsv_sched_seq *q);
+/* It gives back what it has of the host tier. */
+void nsv_sched_release_host(struct nsv_sched *s, struct nsv_sched_seq *q);
+/* What was swapped out and is not in the table yet comes back. The blocks can be had. */
+void nsv_sched_swap_in(struct nsv_sched *s, struct nsv_step_plan *plan, struct nsv_sched_seq *q);
 void nsv_sched_preempt(struct nsv_sched *s, struct nsv_step_plan *plan, uint32_t seq);
 /* Whose blocks are taken: the youngest paused one, else the youngest. `run` is not empty. */
 uint32_t nsv_sched_victim(const struct nsv_sched *s);

@@ -3,10 +3,11 @@
 
 #define MIXED_TOKENS 64
 
-int nsv_sched_init(struct nsv_sched *s, struct nsv_block_alloc *alloc, struct nsv_prefix_tree *tree,
-	uint32_t n_cap, uint32_t block_size, uint32_t batch_tokens)
+int nsv_sched_init(struct nsv_sched *s, struct nsv_block_alloc *alloc, struct nsv_block_alloc *host,
+	struct nsv_prefix_tree *tree, uint32_t n_cap, uint32_t block_size, uint32_t batch_tokens)
 {
 	*s = (struct nsv_sched){.alloc = alloc,
+		.host = host,
 		.tree = tree,
 		.block_size = block_size,
 		.batch_tokens = batch_tokens,
@@ -17,7 +18,8 @@ int nsv_sched_init(struct nsv_sched *s, struct nsv_block_alloc *alloc, struct ns
 	s->run = calloc(n_cap, sizeof(*s->run));
 	s->wait = calloc(n_cap, sizeof(*s->wait));
 	s->users = calloc(n_cap, sizeof(*s->users));
-	if (s->seqs && s->run && s->wait && s->users)
+	s->host_next = host ? calloc(host->n_block, sizeof(*s->host_next)) : NULL;
+	if (s->seqs && s->run && s->wait && s->users && (s->host_next || !host))
 		return 0;
 	nsv_sched_deinit(s);
 	return -ENOMEM;
@@ -29,15 +31,20 @@ void nsv_sched_deinit(struct nsv_sched *s)
 	free(s->run);
 	free(s->wait);
 	free(s->users);
+	free(s->host_next);
 	*s = (struct nsv_sched){0};
 }
 
-int nsv_step_plan_init(struct nsv_step_plan *p, uint32_t n_cap)
+int nsv_step_plan_init(struct nsv_step_plan *p, const struct nsv_sched *s)
 {
-	*p = (struct nsv_step_plan){.items = calloc(n_cap, sizeof(*p->items)),
-		.preempted = calloc(n_cap, sizeof(*p->preempted)),
-		.copies = calloc(n_cap, sizeof(*p->copies))};
-	if (p->items && p->preempted && p->copies)
+	uint32_t n_swap = s->host ? s->host->n_block : 0;
+
+	*p = (struct nsv_step_plan){.items = calloc(s->n_cap, sizeof(*p->items)),
+		.preempted = calloc(s->n_cap, sizeof(*p->preempted)),
+		.copies = calloc(s->n_cap, sizeof(*p->copies)),
+		.swaps_out = calloc(n_swap, sizeof(*p->swaps_out)),
+		.swaps_in = calloc(n_swap, sizeof(*p->swaps_in))};
+	if (p->items && p->preempted && p->copies && (n_swap == 0 || (p->swaps_out && p->swaps_in)))
 		return 0;
 	nsv_step_plan_deinit(p);
 	return -ENOMEM;
@@ -48,6 +55,8 @@ void nsv_step_plan_deinit(struct nsv_step_plan *p)
 	free(p->items);
 	free(p->preempted);
 	free(p->copies);
+	free(p->swaps_out);
+	free(p->swaps_in);
 	*p = (struct nsv_step_plan){0};
 }
 
@@ -87,7 +96,11 @@ int nsv_sched_resume(struct nsv_sched *s, uint32_t seq, uint32_t n_block, uint32
 {
 	struct nsv_sched_seq *q = &s->seqs[seq];
 
+	if (q->lp_from < q->lp_to)
+		n_past = (uint32_t)nsv_min(n_past, q->lp_from);
 	q->table.n = n_block;
+	while (q->table.n > nsv_blocks_for(n_past, s->block_size))
+		nsv_block_unref(s->alloc, q->table.block[--q->table.n]);
 	q->n_past = q->n_done = n_past;
 	q->leader = NSV_SCHED_NO_LEADER;
 	nsv_sched_unlist(s, seq);
@@ -102,6 +115,7 @@ void nsv_sched_remove(struct nsv_sched *s, uint32_t seq)
 
 	nsv_sched_unlist(s, seq);
 	nsv_sched_release(s, q);
+	nsv_sched_release_host(s, q);
 	s->users[q->user].n_seq--;
 	*q = (struct nsv_sched_seq){0};
 }
@@ -256,14 +270,23 @@ int nsv_sched_computed(struct nsv_sched *s, const struct nsv_plan_item *item)
 
 void nsv_sched_copied(struct nsv_sched *s, const struct nsv_step_plan *plan)
 {
+	if (plan->n_copy + plan->n_swap_in == 0)
+		return;
 	for (uint32_t i = 0; i < plan->n_copy; i++)
 		nsv_block_unref(s->alloc, plan->copies[i].from);
-	s->n_change += plan->n_copy > 0;
+	for (uint32_t i = 0; i < s->n_run; i++) {
+		struct nsv_sched_seq *q = &s->seqs[s->run[i]];
+		if (q->landing)
+			nsv_sched_release_host(s, q);
+		q->landing = false;
+	}
+	s->n_change++;
 }
 
 void nsv_sched_plan(struct nsv_sched *s, struct nsv_step_plan *plan)
 {
 	plan->n_item = plan->n_row = plan->n_lp = plan->n_preempted = plan->n_copy = 0;
+	plan->n_swap_out = plan->n_swap_in = 0;
 	nsv_sched_admit(s, plan);
 	uint32_t n_decode = count_decodes(s);
 	uint32_t left = n_decode < s->batch_tokens ? s->batch_tokens - n_decode : 1;

@@ -10,11 +10,13 @@
  *   2 The rest of the step's rows go to prefill chunks, oldest first; beside decode rows at most
  *     `mixed_tokens` of them, so that a long prompt does not hold up a running stream.
  *   3 A block that is missing is taken from a paused sequence, else from the youngest: it is
- *     preempted, gives all its blocks back and computes them again later. So the oldest that is
- *     not paused always moves: progress at every step.
+ *     preempted and gives all its blocks back. Where the host tier has room for them they are
+ *     swapped out, and in again at the next admission, else they are computed again. So the
+ *     oldest that is not paused always moves: progress at every step.
  *   4 A waiting sequence is admitted in its turn (below), when all its tokens fit beside what
- *     the running ones still lack, and `watermark` blocks stay free (or nobody moves). It may take
- *     blocks from paused ones and from younger ones (it was itself preempted or paused before).
+ *     the running ones still lack, and `watermark` blocks stay free (or nobody moves); for one
+ *     that was preempted a few more, so that it goes on for a while. It may take blocks from
+ *     paused ones and from younger ones (it was itself preempted or paused before).
  *   5 A plan may be made before the tokens of the last ones are known (a device that runs ahead):
  *     they are pending. A sequence with pending tokens goes on, but is not admitted again.
  *   6 What the prefix cache knows of an admitted sequence's tokens is not computed again: full
@@ -49,12 +51,14 @@
 #define NSV_SCHED_NO_LEADER UINT32_MAX
 #define NSV_SCHED_MAX_PASSED 16u
 #define NSV_SCHED_LP_ROWS 32u
+#define NSV_SCHED_RESUME_BLOCKS 4u /* free beside what a preempted one has computed before */
 
 enum nsv_sched_where { NSV_SCHED_ABSENT = 0, NSV_SCHED_WAITING, NSV_SCHED_RUNNING };
 
 struct nsv_sched_seq {
 	uint8_t where;
 	bool paused, wait_for_tokens;
+	bool landing;       /* some of its blocks are filled by the last plan's swaps and copies */
 	uint32_t n_token;   /* prompt and output, the pending ones included */
 	uint32_t n_pending; /* sampled by plans whose results have not come */
 	uint32_t n_past;    /* of n_token computed, or planned to be */
@@ -65,10 +69,15 @@ struct nsv_sched_seq {
 	uint64_t tag, arrival; /* its turn */
 	int32_t priority;
 	uint32_t n_passed; /* by its own user's later ones */
-	uint32_t user;	   /* index in users */
+	uint32_t user;     /* index in users */
 	uint32_t leader;   /* until the first admission; another sequence's now if the arrival is */
 	uint64_t leader_arrival;
 	struct nsv_block_table table; /* storage is the caller's */
+
+	/* Swapped out: blocks of the host tier that hold its first n_host_token tokens, linked by
+	 * host_next. While it lands they are held still. */
+	uint32_t n_host, n_host_token;
+	int32_t host_first;
 
 	/* For the prefix cache. */
 	uint64_t domain;
@@ -91,6 +100,8 @@ struct nsv_sched_user {
 
 struct nsv_sched {
 	struct nsv_block_alloc *alloc;
+	struct nsv_block_alloc *host; /* NULL: no host tier */
+	int32_t *host_next;           /* (host->n_block): the next block of the same sequence */
 	struct nsv_prefix_tree *tree; /* NULL: no prefix cache */
 	uint32_t block_size;
 	uint32_t batch_tokens, mixed_tokens, watermark;
@@ -98,44 +109,52 @@ struct nsv_sched {
 	struct nsv_sched_user *users; /* (n_cap) */
 	uint64_t virtual_time;
 	struct nsv_sched_seq *seqs; /* (n_cap) */
-	uint32_t *run, *wait;	    /* (n_cap) indices, in their turns */
+	uint32_t *run, *wait;       /* (n_cap) indices, in their turns */
 	uint32_t n_run, n_wait;
 	uint64_t n_preempt, n_hit_token, n_fork_token;
-	uint64_t n_change; /* times that an admission may have become possible */
+	uint64_t n_swap_out, n_swap_in; /* blocks */
+	uint64_t n_change;              /* times that an admission may have become possible */
 };
 
 struct nsv_plan_item {
 	uint32_t seq;
 	uint32_t n_past, n_row; /* the rows' positions are n_past .. n_past + n_row - 1 */
-	uint32_t n_preempt;	/* of the sequence then: another one now, and the rows are lost */
-	uint32_t n_lp;		/* the last n_lp rows' logits are for log-probabilities; then none
+	uint32_t n_preempt;     /* of the sequence then: another one now, and the rows are lost */
+	uint32_t n_lp;          /* the last n_lp rows' logits are for log-probabilities; then none
 				 * samples */
-	bool sample;		/* the last row's logits give the next token */
-	bool pending;		/* the one row's token is not known to the host yet */
+	bool sample;            /* the last row's logits give the next token */
+	bool pending;           /* the one row's token is not known to the host yet */
 };
 
 struct nsv_plan_copy {
 	int32_t from, to; /* `from` is held for the copy: nsv_sched_copied gives it back */
 };
 
-/* In this order: commit the preempted, copy the blocks, compute the rows. */
+/* Blocks between the pool and the host tier. */
+struct nsv_plan_swap {
+	int32_t pool, host;
+};
+
+/* In this order: commit the preempted, swap out, swap in, copy one by one, compute the rows. */
 struct nsv_step_plan {
 	uint32_t n_item, n_row, n_lp, n_preempted, n_copy; /* n_row, n_lp: of all items */
-	struct nsv_plan_item *items;			   /* (n_cap) */
-	uint32_t *preempted;				   /* (n_cap) */
-	struct nsv_plan_copy *copies;			   /* (n_cap) */
+	struct nsv_plan_item *items;                       /* (n_cap) */
+	uint32_t *preempted;                               /* (n_cap) */
+	struct nsv_plan_copy *copies;                      /* (n_cap) */
+	uint32_t n_swap_out, n_swap_in;
+	struct nsv_plan_swap *swaps_out, *swaps_in; /* (blocks of the host tier) */
 };
 
 /* A sequence that comes. Its block table is stored at blocks (cap); tokens stay where they are. */
 struct nsv_sched_new {
 	uint32_t n_token, max_token;
-	uint32_t uid;	  /* who shares with whom */
+	uint32_t uid;     /* who shares with whom */
 	uint64_t arrival; /* distinct, growing */
 	uint64_t domain;  /* of the prefix cache */
 	const int32_t *tokens;
 	int32_t *blocks;
 	uint32_t cap;
-	bool bypass;	      /* the prefix cache is neither asked nor told */
+	bool bypass;          /* the prefix cache is neither asked nor told */
 	bool wait_for_tokens; /* no plan for it while tokens are pending */
 	int32_t priority;     /* among its user's own; higher goes first */
 	/* Whose blocks it shares, or NSV_SCHED_NO_LEADER: a sequence of the same user that begins
@@ -147,18 +166,20 @@ struct nsv_sched_new {
 	uint32_t lp_from, lp_to;
 };
 
-/* tree may be NULL; it and alloc are borrowed. */
-int nsv_sched_init(struct nsv_sched *s, struct nsv_block_alloc *alloc, struct nsv_prefix_tree *tree,
-	uint32_t n_cap, uint32_t block_size, uint32_t batch_tokens);
+/* The pool, the host tier and the prefix cache are borrowed; the last two may be NULL. */
+int nsv_sched_init(struct nsv_sched *s, struct nsv_block_alloc *alloc, struct nsv_block_alloc *host,
+	struct nsv_prefix_tree *tree, uint32_t n_cap, uint32_t block_size, uint32_t batch_tokens);
 void nsv_sched_deinit(struct nsv_sched *s);
-int nsv_step_plan_init(struct nsv_step_plan *p, uint32_t n_cap);
+/* For plans of s. */
+int nsv_step_plan_init(struct nsv_step_plan *p, const struct nsv_sched *s);
 void nsv_step_plan_deinit(struct nsv_step_plan *p);
 
 /* Its tokens at the latest end, but the last, must fit the pool: else it would wait for ever. */
 void nsv_sched_add(struct nsv_sched *s, uint32_t seq, const struct nsv_sched_new *n);
 /* One that was added before anything was planned runs where it stood: its first n_past tokens, less
- * than there are, lie in the first n_block blocks of its table's storage, which are held for it. 0,
- * or what nsv_prefix_tree_insert says. */
+ * than there are, lie in the first n_block blocks of its table's storage, which are held for it;
+ * those that it does not need are given back. From lp_from on it computes again. 0, or what
+ * nsv_prefix_tree_insert says. */
 int nsv_sched_resume(struct nsv_sched *s, uint32_t seq, uint32_t n_block, uint32_t n_past);
 /* It has ended: blocks go back. */
 void nsv_sched_remove(struct nsv_sched *s, uint32_t seq);
@@ -172,10 +193,13 @@ int nsv_sched_computed(struct nsv_sched *s, const struct nsv_plan_item *item);
 void nsv_sched_set_lp_room(struct nsv_sched *s, uint32_t seq, uint32_t n_row);
 /* The token that the item sampled stands in `tokens` now. */
 void nsv_sched_known(struct nsv_sched *s, uint32_t seq);
-/* The plan's copies are done. */
+/* The plan's swaps and copies are done, or will be before whatever a later plan says: their sources
+ * are given back. To be called before anything else happens. */
 void nsv_sched_copied(struct nsv_sched *s, const struct nsv_step_plan *plan);
 /* Makes the next step's plan and marks its rows as computed; n_item 0: nothing can run. */
 void nsv_sched_plan(struct nsv_sched *s, struct nsv_step_plan *plan);
+/* Slots in the blocks of those that run that hold no token: less than a block each. */
+uint64_t nsv_sched_waste(const struct nsv_sched *s);
 /* The invariants: 0, or -EUCLEAN (-ENOMEM: not looked at) and a sentence. O(blocks + tables). */
 int nsv_sched_audit(const struct nsv_sched *s, struct nsv_err *err);
 

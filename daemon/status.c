@@ -45,17 +45,21 @@ static json_t *model_json(const struct nsv_engine_info *i)
 
 static json_t *memory_json(const struct nsv_engine_info *i)
 {
-	return json_pack("{s:I, s:I, s:I}", "weights", (json_int_t)i->weights_len, "kv",
-		(json_int_t)i->kv_len, "seqs", (json_int_t)i->seqs_len);
+	return json_pack("{s:I, s:I, s:I, s:I}", "weights", (json_int_t)i->weights_len, "kv",
+		(json_int_t)i->kv_len, "swap", (json_int_t)i->host_len, "seqs",
+		(json_int_t)i->seqs_len);
 }
 
 /* What the whole machine does tells one user of others: only the privileged see it. */
 static json_t *counters_json(const struct nsv_server *s, const struct nsv_engine_stats *t)
 {
-	return json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "steps",
-		(json_int_t)t->n_step, "step_ns", (json_int_t)t->step_ns, "prompt_tokens",
+	return json_pack(
+		"{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}",
+		"steps", (json_int_t)t->n_step, "step_ns", (json_int_t)t->step_ns, "prompt_tokens",
 		(json_int_t)t->n_prompt_token, "output_tokens", (json_int_t)t->n_output_token,
-		"cached_tokens", (json_int_t)t->n_cached_token, "preemptions",
+		"cached_tokens", (json_int_t)t->n_cached_token, "forked_tokens",
+		(json_int_t)t->n_fork_token, "blocks_swapped_out", (json_int_t)t->n_swap_out,
+		"blocks_swapped_in", (json_int_t)t->n_swap_in, "preemptions",
 		(json_int_t)t->n_preempt, "attention_reads", (json_int_t)t->n_attention, "accepted",
 		(json_int_t)t->n_accepted, "ended", (json_int_t)t->n_ended, "audits_failed",
 		(json_int_t)t->n_audit_bad, "refused_hellos", (json_int_t)s->n_refused,
@@ -68,9 +72,12 @@ static void add_load(json_t *root, const struct nsv_server *s)
 	struct nsv_engine_stats t = nsv_engine_get_stats(s->engine);
 
 	json_object_set_new(root, "blocks",
-		json_pack("{s:i, s:i, s:i, s:i, s:i}", "total", (int)info->n_block, "free",
-			(int)(t.blocks_free + t.blocks_idle), "unused", (int)t.blocks_free,
-			"cached_idle", (int)t.blocks_idle, "tokens_each", (int)info->block_size));
+		json_pack("{s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i}", "total",
+			(int)info->n_block, "free", (int)(t.blocks_free + t.blocks_idle), "unused",
+			(int)t.blocks_free, "cached_idle", (int)t.blocks_idle, "used",
+			(int)(info->n_block - t.blocks_free - t.blocks_idle), "tokens_each",
+			(int)info->block_size, "wasted_slots", (int)t.waste,
+			"swap_total", (int)info->n_host_block, "swap_free", (int)t.host_free));
 	json_object_set_new(root, "requests",
 		json_pack("{s:i, s:i, s:i, s:i}", "running", (int)(t.n_running - t.n_paused),
 			"queued", (int)t.n_waiting, "paused", (int)t.n_paused, "ended",

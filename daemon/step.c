@@ -99,7 +99,11 @@ static void add_item(struct nsv_engine *e, struct nsv_engine_step *st,
 
 static struct nsv_exec_step make_step(struct nsv_engine *e, struct nsv_engine_step *st)
 {
-	struct nsv_exec_step x = {.copies = st->plan.copies,
+	struct nsv_exec_step x = {.swaps_out = st->plan.swaps_out,
+		.n_swap_out = st->plan.n_swap_out,
+		.swaps_in = st->plan.swaps_in,
+		.n_swap_in = st->plan.n_swap_in,
+		.copies = st->plan.copies,
 		.n_copy = st->plan.n_copy,
 		.batch = {.tokens = st->tokens,
 			.pos = st->pos,
@@ -212,6 +216,9 @@ static void take_results(struct nsv_engine *e, const struct nsv_engine_step *st)
 	nsv_stat_add(&e->stats.step_ns, nsv_now_ns() - st->start_ns);
 	nsv_stat_set(&e->stats.n_preempt, e->sched.n_preempt);
 	nsv_stat_set(&e->stats.n_cached_token, e->sched.n_hit_token);
+	nsv_stat_set(&e->stats.n_fork_token, e->sched.n_fork_token);
+	nsv_stat_set(&e->stats.n_swap_out, e->sched.n_swap_out);
+	nsv_stat_set(&e->stats.n_swap_in, e->sched.n_swap_in);
 	nsv_stat_set(&e->stats.n_attention, e->dispatch.n_attention);
 }
 
@@ -224,7 +231,7 @@ static int plan_and_submit(struct nsv_engine *e, struct nsv_err *err)
 	check_rooms(e);
 	nsv_sched_plan(&e->sched, &st->plan);
 	commit_preempted(e, &st->plan);
-	if (st->plan.n_item == 0 && st->plan.n_copy == 0)
+	if (st->plan.n_item + st->plan.n_copy + st->plan.n_swap_out + st->plan.n_swap_in == 0)
 		return st->plan.n_preempted == 0;
 	st->number = nsv_seqs_next_step(&e->seqs);
 	mark_started(e, st);

@@ -1,6 +1,6 @@
 /* The engine's first promise over a tiny model: a request's tokens, log-probabilities and text are the
- * same bits alone or beside others, in large chunks and small, with and without the prefix cache, preempted,
- * and on a device that runs ahead. */
+ * same bits alone or beside others, in large chunks and small, with and without the prefix cache, preempted
+ * by swap and by recompute, and on a device that runs ahead. */
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -174,6 +174,17 @@ static void test_preempted(void **state)
 	RUN("counters.preemptions", "--kv-blocks", "24", "--batch-tokens", "40");
 }
 
+static void test_swapped(void **state)
+{
+	(void)state;
+	RUN("counters.blocks_swapped_in", "--kv-blocks", "16", "--swap-blocks", "100",
+		"--no-prefix-cache");
+	/* room for some, the others are computed again */
+	RUN("counters.blocks_swapped_out", "--kv-blocks", "24", "--swap-blocks", "7");
+	RUN("counters.blocks_swapped_in", "--kv-blocks", "20", "--swap-blocks", "30",
+		"--batch-tokens", "9", "--run-ahead", "3");
+}
+
 static void test_ahead(void **state)
 {
 	(void)state;
@@ -189,6 +200,7 @@ int main(void)
 		cmocka_unit_test(test_together),
 		cmocka_unit_test(test_chunks),
 		cmocka_unit_test(test_preempted),
+		cmocka_unit_test(test_swapped),
 		cmocka_unit_test(test_ahead),
 	};
 

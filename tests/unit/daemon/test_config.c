@@ -64,6 +64,13 @@ static void test_wrong_files(void **state)
 		{"{\"users\": [4294967295]}", "there is no user \"4294967295\""},
 		{"{\"groups\": [\"7x\"]}", "there is no group \"7x\""},
 		{"{\"groups\": [1, true]}", "groups: item 1 is neither"},
+		{"{\"kv_memory\": 5}", "kv_memory must be a size"},
+		{"{\"kv_memory\": \"5\"}", "kv_memory is \"5\""},
+		{"{\"kv_memory\": \"0MiB\"}", "kv_memory is \"0MiB\""},
+		{"{\"kv_memory\": \"-1GiB\"}", "kv_memory is \"-1GiB\""},
+		{"{\"kv_memory\": \"1GB\"}", "kv_memory is \"1GB\""},
+		{"{\"kv_memory\": \"9999999999GiB\"}", "kv_memory is"},
+		{"{\"kv_memory\": \"99999999999999999999MiB\"}", "kv_memory is"},
 	};
 	(void)state;
 
@@ -118,6 +125,28 @@ static void test_command_line(void **state)
 	assert_int_equal(line(&c, &err, "--config", "/nonexistent"), -ENOENT);
 }
 
+static void test_sizes(void **state)
+{
+	char *both[] = {"nanoserved", "--model", "m", "--kv-blocks", "7", "--kv-memory", "1GiB", NULL};
+	struct nsv_config c;
+	struct nsv_err err;
+	(void)state;
+
+	assert_int_equal(line(&c, &err, "--kv-memory", "3GiB"), 0);
+	assert_true(c.kv_memory == 3ull << 30);
+	nsv_config_deinit(&c);
+	assert_int_equal(line(&c, &err, "--kv-memory", "512MiB"), 0);
+	assert_true(c.kv_memory == 512ull << 20);
+	nsv_config_deinit(&c);
+	assert_int_equal(parse(&c, &err, "{\"kv_memory\": \"8589934591GiB\"}"), 0);
+	assert_true(c.kv_memory == 8589934591ull << 30);
+	nsv_config_deinit(&c);
+	assert_int_equal(line(&c, &err, "--kv-memory", "512"), -EINVAL);
+	assert_non_null(strstr(err.text, "--kv-memory is \"512\""));
+	assert_int_equal(nsv_config_init(&c, 7, both, &err), -EINVAL);
+	assert_non_null(strstr(err.text, "one of them"));
+}
+
 static void test_the_command_line_wins(void **state)
 {
 	char path[] = "/tmp/nanoserve-config-XXXXXX";
@@ -147,6 +176,7 @@ int main(void)
 		cmocka_unit_test(test_every_key),
 		cmocka_unit_test(test_wrong_files),
 		cmocka_unit_test(test_command_line),
+		cmocka_unit_test(test_sizes),
 		cmocka_unit_test(test_the_command_line_wins),
 	};
 

@@ -35,8 +35,8 @@ static void bench_init_with(struct bench *b, uint32_t n_block, uint32_t batch, b
 	if (with_tree)
 		assert_int_equal(nsv_prefix_tree_init(&b->tree, &b->alloc, BLOCK, 1, &secret), 0);
 	assert_int_equal(
-		nsv_sched_init(&b->sched, &b->alloc, with_tree ? &b->tree : NULL, N_SEQ, BLOCK, batch), 0);
-	assert_int_equal(nsv_step_plan_init(&b->plan, N_SEQ), 0);
+		nsv_sched_init(&b->sched, &b->alloc, NULL, with_tree ? &b->tree : NULL, N_SEQ, BLOCK, batch), 0);
+	assert_int_equal(nsv_step_plan_init(&b->plan, &b->sched), 0);
 }
 
 static void bench_init(struct bench *b, uint32_t n_block, uint32_t batch)
@@ -482,7 +482,7 @@ static void test_random_loads(void **state)
 		struct soak k = {.ahead = 1 + t_below(MAX_AHEAD)};
 		bench_init_with(&b, 18 + t_below(80), 1 + t_below(60), t_below(4) > 0);
 		for (int i = 0; i < MAX_AHEAD; i++)
-			nsv_step_plan_init(&k.late[i].plan, N_SEQ);
+			nsv_step_plan_init(&k.late[i].plan, &b.sched);
 		for (int i = 0; i < 2000; i++, done++) {
 			for (uint32_t n = t_below(3); n > 0; n--)
 				random_event(&b, &k);
