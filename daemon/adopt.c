@@ -57,6 +57,10 @@ static int read_output(struct nsv_engine *e, struct nsv_job *job, struct text *t
 		int ret = append(t, e->text, len);
 		if (ret < 0)
 			return ret;
+		if (i + 1 == job->gen.n_forked) { /* what came so far is in another one's log */
+			job->gen.fork_text = t->len;
+			t->len = 0;
+		}
 	}
 	return 0;
 }
@@ -72,10 +76,11 @@ static uint32_t in_window(uint64_t n, uint32_t log_len)
 static void write_tokens(struct nsv_engine *e, struct nsv_job *job)
 {
 	const int32_t *output = nsv_seqs_tokens(&e->seqs, job->gen.seq) + job->gen.n_prompt;
-	uint32_t n = job->gen.n_output, last = in_window(n, job->ch->geom.n_token);
+	uint32_t n = job->gen.n_output - job->gen.n_forked;
+	uint32_t last = in_window(n, job->ch->geom.n_token);
 
 	job->sink.token_end = n - last;
-	nsv_sink_tokens(&job->sink, output + n - last, last);
+	nsv_sink_tokens(&job->sink, output + job->gen.n_output - last, last);
 }
 
 static void write_text(struct nsv_job *job, const struct text *t)
@@ -99,7 +104,10 @@ static void open_sink(struct nsv_job *job)
 	if (is_shown(job))
 		nsv_sink_resume(&job->sink, job->ch, job->slot);
 	else
-		nsv_sink_begin(&job->sink, job->ch, job->slot, job->id);
+		nsv_sink_begin(&job->sink, job->ch, job->slot, job->id,
+			&(struct nsv_origin){.n_prompt = job->gen.n_prompt,
+				.fork_text = job->gen.fork_text,
+				.fork_token = job->gen.n_forked});
 }
 
 /* ---- Log-probabilities: the only part of the output that `seqs` has not got. A token is committed,
@@ -119,8 +127,13 @@ static void rewind_to_groups(struct nsv_job *job, const struct nsv_seq_commit *c
 	uint64_t told = is_shown(job) ? job->ch->down.slots[job->slot].lp_end : 0;
 
 	if (len > 0 && c->state != NSV_SEQ_DONE) /* else they were written before its end was */
-		job->gen.n_output = (uint32_t)nsv_min_u64(job->gen.n_output, told / len);
-	job->sink.lp_end = (uint64_t)job->gen.n_output * len;
+		job->gen.n_output =
+			(uint32_t)nsv_min_u64(job->gen.n_output, job->gen.n_forked + told / len);
+}
+
+static uint64_t groups_end(const struct nsv_job *job)
+{
+	return (uint64_t)(job->gen.n_output - job->gen.n_forked) * group_len(job);
 }
 
 /* ---- Putting back */
@@ -133,7 +146,10 @@ static void restore_identity(struct nsv_engine *e, struct nsv_job *job)
 	job->start_ns = nsv_now_ns();
 	job->gen.seed = id->seed;
 	job->gen.detok = (struct nsv_detok){0};
+	job->branch = id->branch;
+	job->n_branch = 1;
 	job->gen.n_prompt = id->n_prompt;
+	job->gen.n_forked = id->n_forked;
 	job->gen.n_output = e->kept[job->gen.seq].commit.n_token - id->n_prompt;
 }
 
@@ -143,7 +159,7 @@ static bool restore_wish(struct nsv_engine *e, struct nsv_job *job)
 	uint32_t seq = job->gen.seq;
 	int code = nsv_wish_parse(nsv_seqs_params(&e->seqs, seq),
 		nsv_seqs_ident(&e->seqs, seq)->params_len, (int32_t)e->info.desc->n_vocab,
-		NSV_CAN_ADJUST, &job->wish, &job->err);
+		NSV_CAN_ALL & ~NSV_CAN_PROMPT_LOGPROBS, &job->wish, &job->err);
 
 	if (code != NSV_E_OK) {
 		nsv_error("request %llu of session %llu cannot go on: its parameters are wrong: %s",
@@ -172,17 +188,16 @@ static struct nsv_seq_commit make_end(const struct nsv_engine *e, const struct n
  * nothing more will come. */
 static void end_wrong(struct nsv_engine *e, struct nsv_job *job)
 {
-	struct nsv_seq_commit end = {.state = NSV_SEQ_DONE,
-		.finish = NSV_FINISH_ERROR,
-		.code = NSV_E_CRASHED};
+	struct nsv_seq_commit end = {
+		.state = NSV_SEQ_DONE, .finish = NSV_FINISH_ERROR, .code = NSV_E_CRASHED};
 
+	job->gen.n_prompt = job->gen.n_forked = 0;
 	open_sink(job);
 	if (is_shown(job)) {
 		job->sink.text_end = nsv_load_acq_u64(&job->sink.cursors->text_read);
 		job->sink.token_end = nsv_load_acq_u64(&job->sink.cursors->token_read);
 		job->sink.lp_end = nsv_load_acq_u64(&job->sink.cursors->lp_read);
 	}
-	job->gen.n_prompt = 0;
 	job->gen.n_output = (uint32_t)job->sink.token_end;
 	nsv_engine_end(e, job, &end, nsv_engine_sentence(NSV_E_CRASHED));
 }
@@ -228,11 +243,12 @@ static int show(struct nsv_engine *e, struct nsv_job *job, enum nsv_code forced,
 	const char *stop;
 	int ret;
 
-	open_sink(job);
 	rewind_to_groups(job, c);
 	ret = read_output(e, job, t, &finish, &stop);
 	if (ret < 0)
 		return ret;
+	open_sink(job);
+	job->sink.lp_end = groups_end(job);
 	write_tokens(e, job);
 	if (c->state == NSV_SEQ_DONE)
 		return end_now(e, job, t, c, stop);
@@ -307,8 +323,8 @@ static uint32_t find_turns(const struct nsv_engine *e, struct turn *turns)
 		turns[n++] = (struct turn){.arrival = k->arrival,
 			.seq = seq,
 			.n_token = n_token,
-			.n_past = k->computed ? (uint32_t)nsv_min(k->commit.n_past, n_token - 1)
-					      : 0};
+			.n_past =
+				k->computed ? (uint32_t)nsv_min(k->commit.n_past, n_token - 1) : 0};
 	}
 	qsort(turns, n, sizeof(*turns), by_arrival);
 	return n;
@@ -335,7 +351,7 @@ static void schedule(struct nsv_engine *e, const struct turn *t)
 
 	/* Numbers grow strictly, whatever the records say. */
 	e->arrivals = nsv_max_u64(e->arrivals + 1, t->arrival);
-	nsv_engine_schedule(e, job, t->n_token, e->arrivals);
+	nsv_engine_schedule(e, job, t->n_token, e->arrivals, NSV_SCHED_NO_LEADER);
 	if (t->n_past > 0 && nsv_sched_resume(&e->sched, t->seq,
 				     nsv_blocks_for(t->n_past, e->info.block_size), t->n_past) < 0)
 		nsv_stat_add(&e->stats.n_audit_bad, 1);

@@ -158,8 +158,9 @@ int nsv_channel_ready(const struct nsv_channel *ch)
 		ret = nsv_cq_used(&ch->io.reply, &used);
 	if (ret < 0)
 		return ret;
-	/* Every slot may still owe a reply, for an entry whose prompt the worker has. */
-	return n > 0 && used + ch->geom.n_slot <= ch->io.reply.mask;
+	/* Every slot may still owe a reply, for an entry whose prompt the worker has; and this entry
+	 * may get one for each slot that it names. */
+	return n > 0 && used + 2 * ch->geom.n_slot <= ch->io.reply.mask;
 }
 
 int nsv_channel_next(struct nsv_channel *ch, struct nsv_sqe *ret)
@@ -223,7 +224,8 @@ void nsv_sink_resume(struct nsv_sink *s, struct nsv_channel *ch, uint32_t slot)
 		.slot = slot};
 }
 
-void nsv_sink_begin(struct nsv_sink *s, struct nsv_channel *ch, uint32_t slot, uint64_t request_id)
+void nsv_sink_begin(struct nsv_sink *s, struct nsv_channel *ch, uint32_t slot, uint64_t request_id,
+	const struct nsv_origin *origin)
 {
 	nsv_sink_resume(s, ch, slot);
 	struct nsv_down_slot *rec = s->rec;
@@ -237,7 +239,10 @@ void nsv_sink_begin(struct nsv_sink *s, struct nsv_channel *ch, uint32_t slot, u
 	nsv_store_rlx_u64(&rec->lp_end, 0);
 	rec->finish = NSV_FINISH_NONE;
 	rec->code = NSV_E_OK;
-	rec->n_prompt = rec->n_cached = rec->n_output = rec->n_preempt = 0;
+	rec->n_prompt = origin ? origin->n_prompt : 0;
+	rec->fork_text = origin ? origin->fork_text : 0;
+	rec->fork_token = origin ? origin->fork_token : 0;
+	rec->n_cached = rec->n_output = rec->n_preempt = 0;
 	rec->seed = rec->queue_ns = rec->prefill_ns = rec->decode_ns = 0;
 	memset(rec->stop, 0, sizeof(rec->stop));
 	memset(rec->text, 0, sizeof(rec->text));

@@ -78,8 +78,15 @@ struct nsv_sink {
 	uint64_t text_end, token_end, lp_end; /* written; published by nsv_sink_publish */
 };
 
-/* Takes the slot for a request: resets the record, then publishes the id. */
-void nsv_sink_begin(struct nsv_sink *s, struct nsv_channel *ch, uint32_t slot, uint64_t request_id);
+/* What the record says of a request from its beginning. */
+struct nsv_origin {
+	uint32_t n_prompt;
+	uint64_t fork_text, fork_token;
+};
+
+/* Takes the slot for a request: resets the record, then publishes the id. origin NULL: zeros. */
+void nsv_sink_begin(struct nsv_sink *s, struct nsv_channel *ch, uint32_t slot, uint64_t request_id,
+	const struct nsv_origin *origin);
 /* Goes on with a slot whose record shows this request already: resets nothing, so that whoever reads
  * sees ends that only grow. The caller sets the ends, and writes what lies before them. */
 void nsv_sink_resume(struct nsv_sink *s, struct nsv_channel *ch, uint32_t slot);

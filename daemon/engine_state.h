@@ -93,7 +93,8 @@ int nsv_engine_make_kv(struct nsv_engine *e, const struct nsv_engine_config *c, 
 	struct nsv_err *err);
 int nsv_engine_make_seqs(struct nsv_engine *e, int *keep_fd, struct nsv_err *err);
 
-/* A request comes in: its record, its slot, the scheduler, the answers. */
+/* The requests of an entry come in, from its first one on: records, slots, scheduler, answers. A
+ * crash in between leaves the first of them in `seqs`, none of which has run. */
 void nsv_engine_accept(struct nsv_engine *e, struct nsv_job *job);
 /* It ends, for the reason given; held text goes out first unless it was cancelled or failed. */
 void nsv_engine_finish(struct nsv_engine *e, struct nsv_job *job, enum nsv_finish finish,
@@ -114,9 +115,10 @@ enum nsv_finish nsv_engine_read_token(struct nsv_engine *e, struct nsv_job *job,
 size_t nsv_engine_flush_text(struct nsv_engine *e, struct nsv_job *job);
 /* Where it ends at the latest: its own limit, the context's end, the pool's size. */
 uint32_t nsv_engine_most_tokens(const struct nsv_engine *e, const struct nsv_job *job);
-/* To the scheduler, with its first n_token tokens. Arrivals grow from call to call. */
-void nsv_engine_schedule(
-	struct nsv_engine *e, struct nsv_job *job, uint32_t n_token, uint64_t arrival);
+/* To the scheduler, with its first n_token tokens. Arrivals grow from call to call. leader: a sequence
+ * that has all of them but, perhaps, the last, or NSV_SCHED_NO_LEADER. */
+void nsv_engine_schedule(struct nsv_engine *e, struct nsv_job *job, uint32_t n_token,
+	uint64_t arrival, uint32_t leader);
 /* Looks at what `seqs` and the KV pool were left with. */
 int nsv_engine_find_kept(struct nsv_engine *e, struct nsv_err *err);
 /* Kept sequences go on where they stood; those that nobody adopted are freed. */

@@ -37,7 +37,7 @@ static void end_slot(struct nsv_session *se, struct nsv_session_slot *slot, enum
 	struct nsv_sink sink;
 	struct nsv_result result = {.finish = finish, .code = code, .text = text};
 
-	nsv_sink_begin(&sink, &se->ch, (uint32_t)(slot - se->slots), slot->id);
+	nsv_sink_begin(&sink, &se->ch, (uint32_t)(slot - se->slots), slot->id, NULL);
 	nsv_sink_finish(&sink, &result);
 	slot->phase = NSV_PHASE_ENDED;
 }
@@ -56,7 +56,7 @@ static enum nsv_code hold(struct nsv_session *se, struct nsv_job *job, uint64_t 
 
 static void let_go(struct nsv_session *se, const struct nsv_job *job)
 {
-	nsv_user_release_request(se->user);
+	nsv_user_release_requests(se->user, 1);
 	nsv_user_release_bytes(se->user, job->bytes);
 }
 
@@ -81,20 +81,36 @@ static void refuse(struct nsv_session *se, struct nsv_session_slot *slot)
 
 /* ---- On its way */
 
-static bool has_place(struct nsv_server *s)
+static bool has_place(struct nsv_server *s, uint32_t n)
 {
-	if (s->n_request >= s->config->max_requests)
+	if (s->n_request + n > s->config->max_requests)
 		nsv_session_collect_ends(s);
-	return s->n_request < s->config->max_requests;
+	return s->n_request + n <= s->config->max_requests;
 }
 
-static bool fits(const struct nsv_session *se, struct nsv_job *job)
+static enum nsv_code no_place(struct nsv_session *se, struct nsv_job *job, uint32_t n)
+{
+	return nsv_fail(&job->err, NSV_E_LIMIT,
+		"the daemon has %u requests, and %u more are wanted: max_requests is %u",
+		se->server->n_request, n, se->server->config->max_requests);
+}
+
+/* May the n answers of an entry begin, whose first request is `job`? */
+static bool fits(struct nsv_session *se, struct nsv_job *job, uint32_t n_answer)
 {
 	const struct nsv_engine_info *info = nsv_engine_get_info(se->server->engine);
 	uint64_t n = job->ids.n, pool = (uint64_t)info->n_block * info->block_size;
 	uint64_t wanted = n + (job->wish.params.max_tokens ? job->wish.params.max_tokens - 1 : 0);
 
-	if (n == 0)
+	if (job->wish.params.n_branch > job->n_branch)
+		job->code = nsv_fail(&job->err, NSV_E_PARAM,
+			"n_branch is %u: the session's %u slots have no so many from slot %u on",
+			job->wish.params.n_branch, se->ch.geom.n_slot, job->slot);
+	else if (job->branch > UINT32_MAX - (job->n_branch - 1))
+		job->code = nsv_fail(&job->err, NSV_E_PARAM,
+			"branch %u is the first of %u: numbers end before", job->branch,
+			job->n_branch);
+	else if (n == 0)
 		job->code = nsv_fail(
 			&job->err, NSV_E_PARAM, "the prompt is empty: no token to go on from");
 	else if (n >= info->desc->n_ctx)
@@ -114,38 +130,18 @@ static bool fits(const struct nsv_session *se, struct nsv_job *job)
 		job->code = nsv_fail(&job->err, NSV_E_LIMIT,
 			"the session's log-probability log has %u entries; a step needs %u",
 			se->ch.geom.n_lp, info->run_ahead * (1 + job->wish.params.n_logprob));
-	else if (!has_place(se->server))
-		job->code = nsv_fail(&job->err, NSV_E_LIMIT,
-			"the daemon has %u requests: max_requests", se->server->n_request);
+	else if (!has_place(se->server, n_answer))
+		job->code = no_place(se, job, n_answer);
 	return job->code == NSV_E_OK;
 }
 
-static void submit(struct nsv_session *se, struct nsv_session_slot *slot)
+static uint64_t choose_seed(const struct nsv_params *p)
 {
-	struct nsv_job *job = slot->job;
+	uint64_t seed = p->seed;
 
-	if (!fits(se, job)) {
-		refuse(se, slot);
-		return;
-	}
-	job->gen.seed = job->wish.params.seed;
-	if (!(job->wish.params.flags & NSV_PARAM_SEED) &&
-		getrandom(&job->gen.seed, sizeof(job->gen.seed), 0) < 0)
-		job->gen.seed = nsv_now_ns();
-	slot->phase = NSV_PHASE_COMMITTING;
-	se->server->n_request++;
-	nsv_engine_post(se->server->engine, &job->submit.msg);
-}
-
-static void start_output(struct nsv_session *se, struct nsv_session_slot *slot)
-{
-	struct nsv_job *job = slot->job;
-
-	slot->phase = NSV_PHASE_OUTPUT;
-	nsv_sink_begin(&job->sink, &se->ch, job->slot, job->id);
-	nsv_sink_state(&job->sink, NSV_SLOT_RUNNING);
-	reply_for(se, job, NSV_CQE_DONE);
-	nsv_session_output(se, slot);
+	if (!(p->flags & NSV_PARAM_SEED) && getrandom(&seed, sizeof(seed), 0) < 0)
+		seed = nsv_now_ns();
+	return seed;
 }
 
 /* What it holds once it is parsed. */
@@ -154,19 +150,195 @@ static uint64_t held_bytes(const struct nsv_job *job)
 	return job->ids.cap * sizeof(*job->ids.v) + job->text_len + job->params_len;
 }
 
-/* The request is parsed: to the engine, or its answer out. */
+/* The entry's other answers get what the first one's preparation left; its code says how that went.
+ */
+static void copy_to_branches(struct nsv_session *se, struct nsv_session_slot *slot)
+{
+	struct nsv_job *first = slot->job;
+
+	for (uint32_t b = 1; b < first->n_branch && first->code == NSV_E_OK; b++) {
+		struct nsv_job *job = slot[b].job;
+		if (nsv_job_copy(job, first) < 0)
+			first->code =
+				nsv_fail(&first->err, NSV_E_NOMEM, "no memory for the prompt");
+		else
+			first->code = hold(se, job, held_bytes(job));
+		if (first->code != NSV_E_OK && job->err.text[0])
+			first->err = job->err;
+	}
+}
+
+static uint32_t count_live(const struct nsv_session_slot *slot, uint32_t n)
+{
+	uint32_t n_live = 0;
+
+	for (uint32_t b = 0; b < n; b++)
+		n_live += !slot[b].cancel_sent;
+	return n_live;
+}
+
+static void refuse_branches(struct nsv_session *se, struct nsv_session_slot *slot)
+{
+	const struct nsv_job *first = slot->job;
+
+	for (uint32_t b = first->n_branch; b-- > 0;) { /* the first goes last: it has the reason */
+		slot[b].job->code = first->code;
+		slot[b].job->err = first->err;
+		refuse(se, &slot[b]);
+	}
+}
+
+/* It was cancelled before the engine had it. */
+static void end_cancelled(struct nsv_session *se, struct nsv_session_slot *slot)
+{
+	end_slot(se, slot, NSV_FINISH_CANCEL, NSV_E_OK, NULL);
+	reply_for(se, slot->job, NSV_CQE_DONE);
+	free_job(se, slot);
+}
+
+static void to_engine(struct nsv_session *se, struct nsv_session_slot *slot)
+{
+	slot->phase = NSV_PHASE_COMMITTING;
+	se->server->n_request++;
+}
+
+/* The answers of one entry, from its first slot on: all of them begin, in one message, or none
+ * does. Those that were cancelled meanwhile end. */
+static void submit(struct nsv_session *se, struct nsv_session_slot *slot)
+{
+	struct nsv_job *first = slot->job, *head = NULL, **link = &head;
+	uint32_t n = first->n_branch;
+
+	first->gen.seed = choose_seed(&first->wish.params);
+	copy_to_branches(se, slot);
+	if (first->code != NSV_E_OK || !fits(se, first, count_live(slot, n))) {
+		refuse_branches(se, slot);
+		return;
+	}
+	for (uint32_t b = 0; b < n; b++) {
+		if (slot[b].cancel_sent) {
+			end_cancelled(se, &slot[b]);
+			continue;
+		}
+		to_engine(se, &slot[b]);
+		*link = slot[b].job;
+		link = &slot[b].job->next_branch;
+	}
+	if (head)
+		nsv_engine_post(se->server->engine, &head->submit.msg);
+}
+
+/* ---- Forks */
+
+static struct nsv_session_slot *find_request(struct nsv_session *se, uint64_t id)
+{
+	for (uint32_t i = 0; i < se->ch.geom.n_slot; i++)
+		if (se->slots[i].id == id && se->slots[i].phase != NSV_PHASE_FREE)
+			return &se->slots[i];
+	return NULL;
+}
+
+static bool generates(const struct nsv_job *job)
+{
+	return job->op == NSV_OP_SUBMIT || job->op == NSV_OP_FORK;
+}
+
+/* What it copies, unless that has ended or a parameter is wrong. */
+static struct nsv_session_slot *find_target(struct nsv_session *se, struct nsv_job *job)
+{
+	struct nsv_session_slot *t = find_request(se, job->target_id);
+
+	if (job->target_id == 0 || job->target_id >= job->id)
+		job->code = nsv_fail(&job->err, NSV_E_ID, "no request %llu came before this one",
+			(unsigned long long)job->target_id);
+	else if (!t || !t->job || nsv_session_slot_ended(se, t))
+		job->code = nsv_fail(&job->err, NSV_E_ID, "request %llu has ended",
+			(unsigned long long)job->target_id);
+	else if (!generates(t->job))
+		job->code = nsv_fail(&job->err, NSV_E_ID, "request %llu generates nothing",
+			(unsigned long long)job->target_id);
+	else if (t->job->branch == job->branch)
+		job->code = nsv_fail(&job->err, NSV_E_PARAM,
+			"branch %u is the target's own: the copy would say the same", job->branch);
+	return job->code == NSV_E_OK ? t : NULL;
+}
+
+/* One whose target is not prepared yet waits for that. */
+static void fork_target(struct nsv_session *se, struct nsv_session_slot *slot)
+{
+	struct nsv_job *job = slot->job;
+	struct nsv_session_slot *t = find_target(se, job);
+
+	if (t && t->phase == NSV_PHASE_PREPARING) {
+		slot->phase = NSV_PHASE_PREPARING;
+		return;
+	}
+	if (t && !has_place(se->server, 1))
+		job->code = no_place(se, job, 1);
+	if (job->code != NSV_E_OK) {
+		refuse(se, slot);
+		return;
+	}
+	job->target = t->job;
+	to_engine(se, slot);
+	nsv_engine_post(se->server->engine, &job->submit.msg);
+}
+
+/* In the order of their ids, for one may be another's target. */
+static struct nsv_session_slot *next_waiting_fork(struct nsv_session *se, uint64_t after)
+{
+	struct nsv_session_slot *next = NULL;
+
+	for (uint32_t i = 0; i < se->ch.geom.n_slot; i++) {
+		struct nsv_session_slot *s = &se->slots[i];
+		if (s->phase == NSV_PHASE_PREPARING && s->job->op == NSV_OP_FORK && s->id > after &&
+			(!next || s->id < next->id))
+			next = s;
+	}
+	return next;
+}
+
+/* Targets were prepared: their forks go on, or wait on. */
+static void wake_forks(struct nsv_session *se)
+{
+	struct nsv_session_slot *slot = next_waiting_fork(se, 0);
+
+	for (; slot; slot = next_waiting_fork(se, slot->id)) {
+		if (slot->cancel_sent)
+			end_cancelled(se, slot);
+		else
+			fork_target(se, slot);
+	}
+}
+
+/* ---- Outputs */
+
+static void start_output(struct nsv_session *se, struct nsv_session_slot *slot)
+{
+	struct nsv_job *job = slot->job;
+
+	slot->phase = NSV_PHASE_OUTPUT;
+	nsv_sink_begin(&job->sink, &se->ch, job->slot, job->id, NULL);
+	nsv_sink_state(&job->sink, NSV_SLOT_RUNNING);
+	reply_for(se, job, NSV_CQE_DONE);
+	nsv_session_output(se, slot);
+}
+
+/* The entry is parsed: to the engine, or its answer out. */
 static void go_on(struct nsv_session *se, struct nsv_session_slot *slot)
 {
-	if (slot->job->code == NSV_E_OK)
-		slot->job->code = hold(se, slot->job, held_bytes(slot->job));
-	if (slot->job->code != NSV_E_OK)
-		refuse(se, slot);
-	else if (slot->cancel_sent) {
-		end_slot(se, slot, NSV_FINISH_CANCEL, NSV_E_OK, NULL);
-		reply_for(se, slot->job, NSV_CQE_DONE);
-		free_job(se, slot);
-	} else if (slot->job->op == NSV_OP_SUBMIT)
+	struct nsv_job *job = slot->job;
+
+	if (job->code == NSV_E_OK)
+		job->code = hold(se, job, held_bytes(job));
+	if (job->op == NSV_OP_SUBMIT)
 		submit(se, slot);
+	else if (job->code != NSV_E_OK)
+		refuse(se, slot);
+	else if (slot->cancel_sent)
+		end_cancelled(se, slot);
+	else if (job->op == NSV_OP_FORK)
+		fork_target(se, slot);
 	else
 		start_output(se, slot);
 }
@@ -228,6 +400,8 @@ static enum nsv_code check_entry(const struct nsv_session *se, const struct nsv_
 	if (sqe->reserved0 || (sqe->flags & ~NSV_SQE_FLAGS) ||
 		(sqe->flags & NSV_SQE_KIND) == NSV_SQE_KIND || sqe->op > NSV_OP_STATUS)
 		return NSV_E_ENTRY;
+	if (sqe->branch && sqe->op != NSV_OP_SUBMIT && sqe->op != NSV_OP_FORK)
+		return NSV_E_ENTRY;
 	if (sqe->op == NSV_OP_NOP || sqe->op == NSV_OP_CANCEL)
 		return NSV_E_OK;
 	if (sqe->slot >= se->ch.geom.n_slot)
@@ -235,12 +409,32 @@ static enum nsv_code check_entry(const struct nsv_session *se, const struct nsv_
 	return sqe->request_id > se->last_id ? NSV_E_OK : NSV_E_ID;
 }
 
+/* How many slots an entry takes: one for each answer, where the session has so many from its own
+ * on. Where it has not, one, and the request is refused. *ret_head gets the parameters as far as
+ * that needs them: they are read once, and what the arena holds later does not matter. */
+static uint32_t count_slots(
+	const struct nsv_session *se, const struct nsv_sqe *sqe, struct nsv_params *ret_head)
+{
+	*ret_head = nsv_params_default();
+	if (sqe->op != NSV_OP_SUBMIT || sqe->params_len < sizeof(*ret_head) ||
+		nsv_channel_copy(&se->ch, sqe->params_off, sizeof(*ret_head), ret_head) < 0)
+		return 1;
+	uint32_t n = ret_head->n_branch;
+	return n > 0 && n <= NSV_MAX_BRANCH && n <= se->ch.geom.n_slot - sqe->slot &&
+			       n - 1 <= UINT64_MAX - sqe->request_id
+		       ? n
+		       : 1;
+}
+
 /* Copies prompt and parameters: what the client does to its arena from now on does not matter. */
-static enum nsv_code copy_input(
-	struct nsv_session *se, struct nsv_job *job, const struct nsv_sqe *sqe)
+static enum nsv_code copy_input(struct nsv_session *se, struct nsv_job *job,
+	const struct nsv_sqe *sqe, const struct nsv_params *head)
 {
 	const struct nsv_limits *limits = &se->server->config->limits;
 
+	if (sqe->op == NSV_OP_FORK && (sqe->prompt_len || sqe->params_len))
+		return nsv_fail(&job->err, NSV_E_PARAM,
+			"a fork has the prompt and the parameters of its target");
 	if (sqe->prompt_len > limits->prompt_bytes)
 		return nsv_fail(&job->err, NSV_E_LIMIT,
 			"the prompt has %u bytes: limits.prompt_bytes is %u", sqe->prompt_len,
@@ -262,11 +456,14 @@ static enum nsv_code copy_input(
 		nsv_channel_copy(&se->ch, sqe->params_off, sqe->params_len, job->params_data) < 0)
 		return nsv_fail(
 			&job->err, NSV_E_PARAM, "prompt or parameters lie outside the arena");
+	if (sqe->op == NSV_OP_SUBMIT && sqe->params_len >= sizeof(*head))
+		memcpy(job->params_data, head, sizeof(*head));
 	return NSV_E_OK;
 }
 
+/* Answer number b of an entry. */
 static struct nsv_job *new_request(
-	struct nsv_session *se, const struct nsv_sqe *sqe, uint32_t index)
+	struct nsv_session *se, const struct nsv_sqe *sqe, uint32_t index, uint32_t b)
 {
 	struct nsv_job *job = calloc(1, sizeof(*job));
 
@@ -275,8 +472,11 @@ static struct nsv_job *new_request(
 	nsv_job_init_msgs(job);
 	job->session = se;
 	job->ch = &se->ch;
-	job->id = sqe->request_id;
-	job->slot = sqe->slot;
+	job->id = sqe->request_id + b;
+	job->slot = sqe->slot + b;
+	job->branch = sqe->branch + b;
+	job->n_branch = 1;
+	job->target_id = sqe->target_id;
 	job->uid = se->uid;
 	job->sq_index = index;
 	job->op = sqe->op;
@@ -335,21 +535,21 @@ void nsv_session_drop_prompts(struct nsv_session *se)
 
 /* ---- Entries that begin a request */
 
-static void begin(struct nsv_session *se, struct nsv_session_slot *slot, const struct nsv_sqe *sqe)
+static void begin(struct nsv_session *se, struct nsv_session_slot *slot, const struct nsv_sqe *sqe,
+	const struct nsv_params *head)
 {
 	struct nsv_job *job = slot->job;
 
-	job->code = copy_input(se, job, sqe);
-	if (job->code == NSV_E_OK && sqe->op == NSV_OP_FORK)
-		job->code = nsv_fail(&job->err, NSV_E_UNSUPPORTED, "fork is not supported");
+	job->code = copy_input(se, job, sqe, head);
 	if (job->code == NSV_E_OK && sqe->op == NSV_OP_STATUS) {
 		prepare_status(se, job);
 	} else if (job->code == NSV_E_OK && job->input_len > INLINE_LEN) {
-		slot->phase = NSV_PHASE_PREPARING;
+		for (uint32_t b = 0; b < job->n_branch; b++)
+			slot[b].phase = NSV_PHASE_PREPARING;
 		se->n_preparing++;
 		queue_prompt(se, job);
 		return;
-	} else if (job->code == NSV_E_OK) {
+	} else if (job->code == NSV_E_OK && sqe->op != NSV_OP_FORK) {
 		nsv_job_prepare(job, se->server->tok);
 	}
 	go_on(se, slot);
@@ -368,58 +568,85 @@ bool nsv_session_slot_ended(const struct nsv_session *se, const struct nsv_sessi
 	       nsv_load_acq_u32(&rec->state) == NSV_SLOT_DONE;
 }
 
-/* Free, or ended: then using it again acknowledges the end. */
-static bool take_slot(struct nsv_session *se, struct nsv_session_slot *slot)
+/* All are free, or ended: then using one again acknowledges the end. */
+static bool take_slots(struct nsv_session *se, struct nsv_session_slot *slot, uint32_t n)
 {
-	if (nsv_session_slot_ended(se, slot))
-		nsv_session_release_slot(se, slot);
-	return slot->phase == NSV_PHASE_FREE;
+	for (uint32_t b = 0; b < n; b++)
+		if (slot[b].phase != NSV_PHASE_FREE && !nsv_session_slot_ended(se, &slot[b]))
+			return false;
+	for (uint32_t b = 0; b < n; b++)
+		if (slot[b].phase != NSV_PHASE_FREE)
+			nsv_session_release_slot(se, &slot[b]);
+	return true;
 }
 
-static enum nsv_code charge_request(struct nsv_session *se, struct nsv_err *err)
+static enum nsv_code charge_requests(struct nsv_session *se, uint32_t n, struct nsv_err *err)
 {
 	struct nsv_users *users = &se->server->users;
 
-	if (nsv_user_charge_request(users, se->user, err) == 0)
+	if (nsv_user_charge_requests(users, se->user, n, err) == 0)
 		return NSV_E_OK;
 	nsv_session_collect_ends(se->server);
-	return (enum nsv_code)nsv_user_charge_request(users, se->user, err);
+	return (enum nsv_code)nsv_user_charge_requests(users, se->user, n, err);
+}
+
+/* The requests of an entry, charged for. */
+static enum nsv_code make_requests(struct nsv_session *se, const struct nsv_sqe *sqe,
+	uint32_t index, uint32_t n, struct nsv_err *err)
+{
+	struct nsv_session_slot *slot = &se->slots[sqe->slot];
+	enum nsv_code code = charge_requests(se, n, err);
+
+	if (code != NSV_E_OK)
+		return code;
+	for (uint32_t b = 0; b < n; b++) {
+		slot[b].job = new_request(se, sqe, index, b);
+		if (slot[b].job)
+			continue;
+		nsv_user_release_requests(se->user, n - b);
+		while (b-- > 0)
+			free_job(se, &slot[b]);
+		return nsv_fail(err, NSV_E_NOMEM, "no memory for a request");
+	}
+	slot->job->n_branch = n;
+	return NSV_E_OK;
+}
+
+/* Each answer that the entry asks for is refused for itself. */
+static void reply_refusals(
+	struct nsv_session *se, const struct nsv_sqe *sqe, uint32_t n, enum nsv_code code)
+{
+	struct nsv_sqe one = *sqe;
+
+	for (uint32_t b = 0; b < n; b++, one.request_id++, one.slot++)
+		reply(se, &one, NSV_CQE_ERROR, code);
 }
 
 static void take_request(struct nsv_session *se, const struct nsv_sqe *sqe, uint32_t index)
 {
 	struct nsv_session_slot *slot = &se->slots[sqe->slot];
+	struct nsv_params head;
+	uint32_t n = count_slots(se, sqe, &head);
 	struct nsv_err err;
 
-	if (!take_slot(se, slot)) {
-		reply(se, sqe, NSV_CQE_ERROR, NSV_E_BUSY);
+	if (!take_slots(se, slot, n)) {
+		reply_refusals(se, sqe, n, NSV_E_BUSY);
 		return;
 	}
-	se->last_id = sqe->request_id;
-	*slot = (struct nsv_session_slot){.id = sqe->request_id};
-	enum nsv_code code = charge_request(se, &err);
+	se->last_id = sqe->request_id + n - 1;
+	for (uint32_t b = 0; b < n; b++)
+		slot[b] = (struct nsv_session_slot){.id = sqe->request_id + b};
+	enum nsv_code code = make_requests(se, sqe, index, n, &err);
 	if (code == NSV_E_OK) {
-		slot->job = new_request(se, sqe, index);
-		if (slot->job) {
-			begin(se, slot, sqe);
-			return;
-		}
-		nsv_user_release_request(se->user);
-		code = nsv_fail(&err, NSV_E_NOMEM, "no memory for a request");
+		begin(se, slot, sqe, &head);
+		return;
 	}
-	end_slot(se, slot, NSV_FINISH_ERROR, code, err.text);
-	reply(se, sqe, NSV_CQE_ERROR, code);
+	for (uint32_t b = 0; b < n; b++)
+		end_slot(se, &slot[b], NSV_FINISH_ERROR, code, err.text);
+	reply_refusals(se, sqe, n, code);
 }
 
 /* ---- Cancel */
-
-static struct nsv_session_slot *find_request(struct nsv_session *se, uint64_t id)
-{
-	for (uint32_t i = 0; i < se->ch.geom.n_slot; i++)
-		if (se->slots[i].id == id && se->slots[i].phase != NSV_PHASE_FREE)
-			return &se->slots[i];
-	return NULL;
-}
 
 static void take_cancel(struct nsv_session *se, const struct nsv_sqe *sqe)
 {
@@ -470,6 +697,7 @@ void nsv_session_prepared(struct nsv_job *job)
 	se->n_preparing--;
 	if (se->state == NSV_SESSION_OPEN) {
 		go_on(se, slot_of(job));
+		wake_forks(se);
 		nsv_session_taken(se);
 	} else {
 		struct nsv_session_close *close = &se->close;

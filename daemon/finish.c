@@ -49,9 +49,14 @@ void nsv_engine_tell(struct nsv_job *job, enum nsv_cqe_kind kind)
 	nsv_channel_ring(job->ch, &job->ch->engine.rung);
 }
 
-static void write_record(struct nsv_engine *e, struct nsv_job *job)
+/* The identity, parameters and first tokens of a record that is still free. */
+static void write_record(struct nsv_engine *e, const struct nsv_job *job)
 {
 	uint32_t seq = job->gen.seq;
+	const struct nsv_job *t = job->target;
+	const void *params = t ? nsv_seqs_params(&e->seqs, t->gen.seq) : job->params_data;
+	const int32_t *tokens = t ? nsv_seqs_tokens(&e->seqs, t->gen.seq) : job->ids.v;
+	size_t n_token = (size_t)job->gen.n_prompt + job->gen.n_output;
 
 	*nsv_seqs_ident(&e->seqs, seq) = (struct nsv_seq_ident){
 		.session_id = job->ch->down.head->head.session_id,
@@ -60,12 +65,16 @@ static void write_record(struct nsv_engine *e, struct nsv_job *job)
 		.arrival = e->arrivals,
 		.uid = job->uid,
 		.slot = job->slot,
+		.branch = job->branch,
 		.n_prompt = job->gen.n_prompt,
 		.params_len = job->params_len,
+		.n_forked = job->gen.n_forked,
 	};
-	if (job->params_len)
-		memcpy(nsv_seqs_params(&e->seqs, seq), job->params_data, job->params_len);
-	memcpy(nsv_seqs_tokens(&e->seqs, seq), job->ids.v, job->ids.n * sizeof(*job->ids.v));
+	if (job->params_len) { /* the head as this request has it */
+		memcpy(nsv_seqs_params(&e->seqs, seq), params, job->params_len);
+		memcpy(nsv_seqs_params(&e->seqs, seq), &job->wish.params, sizeof(job->wish.params));
+	}
+	memcpy(nsv_seqs_tokens(&e->seqs, seq), tokens, n_token * sizeof(*tokens));
 }
 
 uint32_t nsv_engine_most_tokens(const struct nsv_engine *e, const struct nsv_job *job)
@@ -73,8 +82,7 @@ uint32_t nsv_engine_most_tokens(const struct nsv_engine *e, const struct nsv_job
 	uint64_t most = e->info.desc->n_ctx;
 
 	if (job->wish.params.max_tokens)
-		most = nsv_min_u64(
-			most, (uint64_t)job->gen.n_prompt + job->wish.params.max_tokens);
+		most = nsv_min_u64(most, (uint64_t)job->gen.n_prompt + job->wish.params.max_tokens);
 	/* the last token is not computed, so it needs no slot */
 	return (uint32_t)nsv_min_u64(most, (uint64_t)e->info.n_block * e->info.block_size + 1);
 }
@@ -86,8 +94,8 @@ static bool looks_back(const struct nsv_params *p)
 	       p->frequency_penalty != 0.0f;
 }
 
-void nsv_engine_schedule(
-	struct nsv_engine *e, struct nsv_job *job, uint32_t n_token, uint64_t arrival)
+void nsv_engine_schedule(struct nsv_engine *e, struct nsv_job *job, uint32_t n_token,
+	uint64_t arrival, uint32_t leader)
 {
 	uint32_t seq = job->gen.seq;
 
@@ -101,31 +109,53 @@ void nsv_engine_schedule(
 			.tokens = nsv_seqs_tokens(&e->seqs, seq),
 			.blocks = nsv_seqs_blocks(&e->seqs, seq),
 			.cap = e->seqs.geom.n_block,
-			.leader = NSV_SCHED_NO_LEADER});
+			.priority = job->wish.params.priority,
+			.leader = leader});
 }
 
-void nsv_engine_accept(struct nsv_engine *e, struct nsv_job *job)
+static void begin_prompt(const struct nsv_engine *e, struct nsv_job *job)
 {
-	/* There is one: the io thread admits max_requests at most. */
-	uint32_t seq = e->free_seqs[--e->n_free_seqs];
-
-	job->gen.seq = seq;
+	job->wish.params.n_branch = 1; /* a request of its own from here on */
 	job->gen.n_prompt = (uint32_t)job->ids.n;
 	job->gen.max_token = nsv_engine_most_tokens(e, job);
+}
+
+/* All that the target has: what a step under way samples for it is not the fork's. */
+static void begin_fork(struct nsv_job *job)
+{
+	const struct nsv_job *t = job->target;
+
+	job->wish = t->wish;
+	nsv_params_drop_prompt_logprobs(&job->wish.params);
+	job->params_len = t->params_len;
+	job->gen.seed = t->gen.seed;
+	job->gen.n_prompt = t->gen.n_prompt;
+	job->gen.n_output = job->gen.n_forked = t->gen.n_output;
+	job->gen.max_token = t->gen.max_token;
+	job->gen.fork_text = t->gen.fork_text + t->sink.text_end;
+	job->gen.detok = t->gen.detok;
+}
+
+static void accept_one(struct nsv_engine *e, struct nsv_job *job, uint32_t leader)
+{
+	const struct nsv_origin origin = {.n_prompt = job->gen.n_prompt,
+		.fork_text = job->gen.fork_text,
+		.fork_token = job->gen.n_forked};
+
+	/* There is one: the io thread admits max_requests at most. */
+	job->gen.seq = e->free_seqs[--e->n_free_seqs];
 	e->arrivals++;
-	e->jobs[seq] = job;
+	e->jobs[job->gen.seq] = job;
 	write_record(e, job);
-	nsv_engine_schedule(e, job, job->gen.n_prompt, e->arrivals);
+	nsv_engine_schedule(e, job, job->gen.n_prompt + job->gen.n_output, e->arrivals, leader);
 	nsv_engine_commit(e, job);
 
-	nsv_sink_begin(&job->sink, job->ch, job->slot, job->id);
+	nsv_sink_begin(&job->sink, job->ch, job->slot, job->id, &origin);
 	nsv_sink_state(&job->sink, NSV_SLOT_QUEUED);
 	nsv_engine_tell(job, NSV_CQE_ACCEPTED);
 	nsv_stat_add(&e->stats.n_accepted, 1);
 	nsv_mailbox_put(e->outbox, &job->answer.msg);
 }
-
-/* ---- Ends */
 
 static void show_end(struct nsv_job *job, const struct nsv_seq_commit *end, const char *text)
 {
@@ -150,6 +180,42 @@ static void show_end(struct nsv_job *job, const struct nsv_seq_commit *end, cons
 	post_event(job, NSV_CQE_FINISHED, end->code);
 	nsv_channel_ring(job->ch, &job->ch->engine.rung);
 }
+
+/* Its target ended before the engine came to it: it is no sequence, and ends at once. */
+static void end_late_fork(struct nsv_engine *e, struct nsv_job *job)
+{
+	const struct nsv_seq_commit end = {.finish = NSV_FINISH_ERROR, .code = NSV_E_ID};
+	struct nsv_err why;
+
+	nsv_fail(&why, 0, "request %llu has ended", (unsigned long long)job->target_id);
+	job->gen.seq = NSV_NO_SEQ;
+	job->gen.done = true;
+	nsv_sink_begin(&job->sink, job->ch, job->slot, job->id, NULL);
+	show_end(job, &end, why.text);
+	nsv_mailbox_put(e->outbox, &job->answer.msg);
+	nsv_mailbox_put(e->outbox, &job->end.msg);
+}
+
+void nsv_engine_accept(struct nsv_engine *e, struct nsv_job *job)
+{
+	if (job->target && job->target->gen.done) {
+		end_late_fork(e, job);
+		return;
+	}
+	uint32_t leader = job->target ? job->target->gen.seq : NSV_SCHED_NO_LEADER;
+	for (; job; job = job->next_branch) {
+		if (job->target)
+			begin_fork(job);
+		else
+			begin_prompt(e, job);
+		accept_one(e, job, leader);
+		job->target = NULL; /* it may go from here on */
+		if (leader == NSV_SCHED_NO_LEADER)
+			leader = job->gen.seq;
+	}
+}
+
+/* ---- Ends */
 
 void nsv_engine_end(struct nsv_engine *e, struct nsv_job *job, const struct nsv_seq_commit *end,
 	const char *text)
@@ -215,8 +281,10 @@ static void forget(struct nsv_engine *e, struct nsv_job *job)
 	struct nsv_session_close *close = job->gen.close;
 	uint32_t seq = job->gen.seq;
 
-	e->jobs[seq] = NULL;
-	e->free_seqs[e->n_free_seqs++] = seq;
+	if (seq != NSV_NO_SEQ) {
+		e->jobs[seq] = NULL;
+		e->free_seqs[e->n_free_seqs++] = seq;
+	}
 	if (!close) {
 		job->release.msg.kind = NSV_MSG_RELEASED;
 		nsv_mailbox_put(e->outbox, &job->release.msg);
@@ -225,13 +293,13 @@ static void forget(struct nsv_engine *e, struct nsv_job *job)
 	}
 }
 
-void nsv_engine_release(
-	struct nsv_engine *e, struct nsv_job *job, struct nsv_session_close *close)
+void nsv_engine_release(struct nsv_engine *e, struct nsv_job *job, struct nsv_session_close *close)
 {
 	if (!job->gen.done)
 		nsv_sched_remove(&e->sched, job->gen.seq);
-	nsv_seqs_commit(
-		&e->seqs, job->gen.seq, &(struct nsv_seq_commit){.state = NSV_SEQ_FREE});
+	if (job->gen.seq != NSV_NO_SEQ)
+		nsv_seqs_commit(
+			&e->seqs, job->gen.seq, &(struct nsv_seq_commit){.state = NSV_SEQ_FREE});
 	job->gen.done = true;
 	job->gen.released = true;
 	job->gen.close = close;

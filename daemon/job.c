@@ -134,7 +134,8 @@ void nsv_job_prepare(struct nsv_job *job, const struct nsv_tok *tok)
 
 	if (job->op == NSV_OP_SUBMIT)
 		code = (enum nsv_code)nsv_wish_parse(job->params_data, job->params_len,
-			nsv_tok_n_vocab(tok), NSV_CAN_ADJUST, &job->wish, &job->err);
+			nsv_tok_n_vocab(tok), NSV_CAN_ALL & ~NSV_CAN_PROMPT_LOGPROBS, &job->wish,
+			&job->err);
 	if (code == NSV_E_OK)
 		code = job->op == NSV_OP_DETOKENIZE ? read_ids(job, tok) : read_prompt(job, tok);
 	if (code == NSV_E_OK && job->op == NSV_OP_DETOKENIZE)
@@ -142,4 +143,21 @@ void nsv_job_prepare(struct nsv_job *job, const struct nsv_tok *tok)
 	free(job->input);
 	job->input = NULL;
 	job->code = code;
+}
+
+int nsv_job_copy(struct nsv_job *job, const struct nsv_job *first)
+{
+	job->params_data = malloc(first->params_len + 1u);
+	if (!job->params_data)
+		return -ENOMEM;
+	if (first->params_len)
+		memcpy(job->params_data, first->params_data, first->params_len);
+	job->params_len = first->params_len;
+	job->wish = first->wish;
+	nsv_params_drop_prompt_logprobs(&job->wish.params);
+	job->gen.seed = first->gen.seed;
+	for (size_t i = 0; i < first->ids.n; i++)
+		if (nsv_ids_push(&job->ids, first->ids.v[i]) < 0)
+			return -ENOMEM;
+	return 0;
 }

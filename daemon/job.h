@@ -14,6 +14,8 @@
 #include "daemon/mailbox.h"
 #include "daemon/params.h"
 
+#define NSV_NO_SEQ UINT32_MAX /* a fork that came too late */
+
 struct nsv_session;
 struct nsv_session_close;
 
@@ -47,6 +49,12 @@ struct nsv_job {
 	uint32_t sq_index; /* of its entry */
 	uint64_t bytes;    /* charged to its user */
 	uint8_t op, flags;
+	uint32_t branch;    /* its random numbers are keyed by (seed, branch, position) */
+	uint32_t n_branch;  /* of an entry's first request: slots that the entry took */
+	uint64_t target_id; /* of a fork */
+	/* With the message SUBMIT: the entry's next answer; whom a fork copies, alive until the
+	 * engine has the message, since its release comes after it. */
+	struct nsv_job *next_branch, *target;
 
 	/* What the client sent, copied; then what it means. */
 	char *input;
@@ -65,9 +73,12 @@ struct nsv_job {
 
 	/* The engine's. */
 	struct {
-		uint32_t seq;        /* index in `seqs` */
+		uint32_t seq;        /* index in `seqs`, or NSV_NO_SEQ */
 		uint64_t seed;
 		uint32_t n_prompt, n_output, max_token; /* max_token: prompt and output */
+		/* A fork's: what of its answer, tokens and bytes of text, is its target's. */
+		uint32_t n_forked;
+		uint64_t fork_text;
 		uint64_t last_event;
 		uint32_t n_flight; /* steps under way that have rows of it */
 		bool event_sent, stalled, done, released;
@@ -88,5 +99,7 @@ void nsv_job_init_msgs(struct nsv_job *job);
 void nsv_job_free(struct nsv_job *job); /* NULL is fine */
 /* Parses and tokenizes what was copied: pure but for the request; any thread. Leaves job->code. */
 void nsv_job_prepare(struct nsv_job *job, const struct nsv_tok *tok);
+/* Gives another answer of the same entry what the first one's preparation left. 0 or -ENOMEM. */
+int nsv_job_copy(struct nsv_job *job, const struct nsv_job *first);
 
 #endif

@@ -4,6 +4,8 @@
 #include <float.h>
 #include <string.h>
 
+#define MAX_PRIORITY 100
+
 struct float_rule {
 	const char *name;
 	size_t off;
@@ -51,9 +53,12 @@ static int check_words(const struct nsv_params *p, struct nsv_err *err)
 		return nsv_fail(err, NSV_E_PARAM, "unknown flags %#x", p->flags & ~known);
 	if (p->top_k < 0)
 		return nsv_fail(err, NSV_E_PARAM, "top_k is %d: it must be 0 or more", p->top_k);
-	if (p->n_branch > NSV_MAX_SLOT)
-		return nsv_fail(
-			err, NSV_E_PARAM, "n_branch is %u: at most %u", p->n_branch, NSV_MAX_SLOT);
+	if (p->n_branch > NSV_MAX_BRANCH)
+		return nsv_fail(err, NSV_E_PARAM, "n_branch is %u: at most %u", p->n_branch,
+			NSV_MAX_BRANCH);
+	if (p->priority < -MAX_PRIORITY || p->priority > MAX_PRIORITY)
+		return nsv_fail(err, NSV_E_PARAM, "priority is %d: it must lie in [%d, %d]",
+			p->priority, -MAX_PRIORITY, MAX_PRIORITY);
 	if (p->max_tokens && p->min_tokens > p->max_tokens)
 		return nsv_fail(err, NSV_E_PARAM, "min_tokens is %u, above max_tokens, %u",
 			p->min_tokens, p->max_tokens);
@@ -118,4 +123,11 @@ struct nsv_params nsv_params_default(void)
 		.typical_p = 1,
 		.repetition_penalty = 1,
 		.n_branch = 1};
+}
+
+void nsv_params_drop_prompt_logprobs(struct nsv_params *params)
+{
+	params->flags &= ~(uint32_t)NSV_PARAM_PROMPT_LOGPROBS;
+	if (!(params->flags & NSV_PARAM_LOGPROBS))
+		params->n_logprob = 0;
 }

@@ -31,6 +31,8 @@ struct nsv_wish {
 
 /* The neutral parameters: greedy, no limits. */
 struct nsv_params nsv_params_default(void);
+/* A request that shares its prompt with another one, which has the prompt's log-probabilities. */
+void nsv_params_drop_prompt_logprobs(struct nsv_params *params);
 /* Range checks: 0, or an enum nsv_code and a sentence that names the parameter. NaN fits no range.
  * can: of enum nsv_can. */
 int nsv_params_check(const struct nsv_params *params, unsigned int can, struct nsv_err *err);

@@ -204,7 +204,8 @@ int nsv_seqs_check(
 		return nsv_fail(err, -EUCLEAN, "its state is %u", c.state);
 	if (id->request_id == 0 || id->arrival == 0 || id->arrival > INT64_MAX || id->params_len > NSV_SEQS_PARAMS_LEN)
 		return nsv_fail(err, -EUCLEAN, "its identity is torn");
-	if (id->n_prompt == 0 || id->n_prompt > c.n_token || c.n_token > s->geom.n_token ||
+	if (id->n_prompt == 0 || id->n_prompt > c.n_token ||
+		id->n_forked > c.n_token - id->n_prompt || c.n_token > s->geom.n_token ||
 		c.n_block > s->geom.n_block)
 		return nsv_fail(err, -EUCLEAN,
 			"it counts %u tokens, %u of the prompt, in %u blocks", c.n_token,

@@ -78,7 +78,8 @@ struct nsv_seq_ident { /* 64 bytes */
 	uint32_t uid, slot, branch;
 	uint32_t n_prompt;
 	uint32_t params_len;
-	uint32_t reserved[3];
+	uint32_t n_forked; /* output tokens that it began with: a fork's */
+	uint32_t reserved[2];
 };
 
 struct nsv_seq_commit { /* 32 bytes */

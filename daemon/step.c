@@ -70,6 +70,7 @@ static void want_token(struct nsv_engine *e, struct nsv_engine_step *st,
 		.n_prompt = job->gen.n_prompt,
 		.n_output = n_token - job->gen.n_prompt,
 		.seed = job->gen.seed,
+		.branch = job->branch,
 		.position = n_token};
 }
 

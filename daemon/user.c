@@ -72,19 +72,22 @@ void nsv_user_release_session(struct nsv_user *user, uint64_t memory)
 	nsv_user_release_bytes(user, memory);
 }
 
-int nsv_user_charge_request(
-	const struct nsv_users *users, struct nsv_user *user, struct nsv_err *err)
+int nsv_user_charge_requests(
+	const struct nsv_users *users, struct nsv_user *user, uint32_t n, struct nsv_err *err)
 {
-	if (user->requests >= users->limits->requests)
-		return nsv_fail(err, NSV_E_LIMIT, "user %u has %u requests: limits.requests",
-			user->uid, user->requests);
-	user->requests++;
+	uint32_t limit = users->limits->requests;
+
+	if (user->requests > limit || n > limit - user->requests)
+		return nsv_fail(err, NSV_E_LIMIT,
+			"user %u has %u requests, and %u more are wanted: limits.requests is %u",
+			user->uid, user->requests, n, limit);
+	user->requests += n;
 	return 0;
 }
 
-void nsv_user_release_request(struct nsv_user *user)
+void nsv_user_release_requests(struct nsv_user *user, uint32_t n)
 {
-	user->requests--;
+	user->requests -= n;
 }
 
 int nsv_user_charge_bytes(

@@ -33,9 +33,9 @@ void nsv_user_put(struct nsv_users *users, struct nsv_user *user);
 int nsv_user_charge_session(
 	const struct nsv_users *users, struct nsv_user *user, uint64_t memory, struct nsv_err *err);
 void nsv_user_release_session(struct nsv_user *user, uint64_t memory);
-int nsv_user_charge_request(
-	const struct nsv_users *users, struct nsv_user *user, struct nsv_err *err);
-void nsv_user_release_request(struct nsv_user *user);
+int nsv_user_charge_requests(
+	const struct nsv_users *users, struct nsv_user *user, uint32_t n, struct nsv_err *err);
+void nsv_user_release_requests(struct nsv_user *user, uint32_t n);
 /* Bytes that a request makes the daemon hold; as nsv_user_charge_session. */
 int nsv_user_charge_bytes(
 	const struct nsv_users *users, struct nsv_user *user, uint64_t bytes, struct nsv_err *err);

@@ -44,6 +44,7 @@
 #define NSV_MIN_TEXT_LOG 256u
 #define NSV_MIN_TOKEN_LOG 64u
 #define NSV_MAX_LOGPROB 64u /* most alternatives a step */
+#define NSV_MAX_BRANCH 16u /* most answers of one SUBMIT */
 #define NSV_MAX_STOP 16u
 #define NSV_MAX_STOP_LEN 256u
 
@@ -130,7 +131,7 @@ struct nsv_up_slot {
 
 enum nsv_op {
 	NSV_OP_NOP = 0,    /* answered by a reply at once */
-	NSV_OP_SUBMIT = 1, /* start a request in `slot` */
+	NSV_OP_SUBMIT = 1, /* start a request in `slot`; `n_branch` of them in as many slots */
 	NSV_OP_CANCEL = 2, /* end request `target_id` */
 	NSV_OP_FORK = 3,   /* start `request_id` in `slot` as a copy of `target_id` as it stands */
 	NSV_OP_TOKENIZE = 4,   /* text to ids, into the token log of `slot` */
@@ -158,7 +159,7 @@ struct nsv_sqe {
 	uint32_t prompt_off, prompt_len;
 	uint32_t params_off, params_len; /* struct nsv_params and its records; 0, 0: all defaults */
 	uint64_t target_id;
-	uint32_t branch;
+	uint32_t branch; /* SUBMIT: the number of the first answer; FORK: the copy's */
 	uint32_t reserved1[5];
 };
 
@@ -174,6 +175,7 @@ enum nsv_param_flag {
 	NSV_PARAM_SEED = 1,       /* `seed` counts; else the daemon draws one and reports it */
 	NSV_PARAM_IGNORE_END = 2, /* end tokens are tokens like any other */
 	NSV_PARAM_LOGPROBS = 4,   /* log the chosen token's and n_logprob alternatives' a step */
+	/* The same for each prompt token but the first, before those of the output. */
 	NSV_PARAM_PROMPT_LOGPROBS = 8,
 	NSV_PARAM_FLAGS = 15,
 };
@@ -195,8 +197,8 @@ struct nsv_params {
 	uint32_t max_tokens;      /* [0] 0: up to the context's end */
 	uint32_t min_tokens;      /* [0] */
 	uint32_t n_logprob;       /* [0] */
-	uint32_t n_branch;        /* [1] 0 counts as 1; branch b writes to slot + b */
-	int32_t priority;         /* [0] */
+	uint32_t n_branch;        /* [1] answers; 0 counts as 1; branch b is request_id + b in slot + b */
+	int32_t priority;         /* [0] -100 to 100: the higher one's turn comes first */
 	uint32_t reserved[14];
 };
 
@@ -261,18 +263,22 @@ struct nsv_down_slot {
 	uint8_t pad0[16];
 	uint32_t finish; /* enum nsv_finish */
 	uint32_t code;   /* enum nsv_code, 0 unless finish is NSV_FINISH_ERROR */
-	uint32_t n_prompt, n_cached, n_output;
+	uint32_t n_prompt; /* from the beginning */
+	uint32_t n_cached, n_output; /* n_output: of the whole answer, a fork's beginning included */
 	uint32_t n_preempt;
 	uint64_t seed;
 	uint64_t queue_ns, prefill_ns, decode_ns;
-	uint64_t reserved[10];
+	/* From the beginning; of a fork: bytes and tokens of the answer that are its target's. Its
+	 * logs have what follows them. */
+	uint64_t fork_text, fork_token;
+	uint64_t reserved[8];
 	char stop[64];  /* the stop string that ended it, or empty; cut at 63 bytes */
 	char text[256]; /* an error's sentence */
 };
 
 enum nsv_cqe_kind {
-	/* reply: refused with `code`. Unless the code is NSV_E_BUSY, _ENTRY or _ID, the slot also
-	 * says so: DONE, NSV_FINISH_ERROR, and a sentence in `text` */
+	/* reply: refused with `code`. Unless the slot could not be taken (NSV_E_BUSY, _ENTRY, an id
+	 * that does not grow), it also says so: DONE, NSV_FINISH_ERROR, and a sentence in `text` */
 	NSV_CQE_ERROR = 0,
 	NSV_CQE_PONG = 1,     /* reply to NOP; text_end is the NOP's target_id */
 	NSV_CQE_DONE = 2,     /* reply: tokenize, detokenize or status has an output */
@@ -352,6 +358,7 @@ NSV_ABI_ASSERT(offsetof(struct nsv_down_head, wait) == 448);
 NSV_ABI_ASSERT(sizeof(struct nsv_down_slot) == 512);
 NSV_ABI_ASSERT(offsetof(struct nsv_down_slot, state) == 32);
 NSV_ABI_ASSERT(offsetof(struct nsv_down_slot, finish) == 56);
+NSV_ABI_ASSERT(offsetof(struct nsv_down_slot, fork_text) == 112);
 NSV_ABI_ASSERT(offsetof(struct nsv_down_slot, stop) == 192);
 NSV_ABI_ASSERT(sizeof(struct nsv_cqe) == 32);
 NSV_ABI_ASSERT(sizeof(struct nsv_lp) == 8);

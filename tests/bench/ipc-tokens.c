@@ -77,7 +77,7 @@ static void serve_tokens(int listener, void *arg)
 	greet(fd, &ch);
 	struct nsv_sqe sqe = next_entry(&ch);
 	struct nsv_job job = {.ch = &ch, .id = sqe.request_id, .slot = sqe.slot};
-	nsv_sink_begin(&job.sink, &ch, job.slot, job.id);
+	nsv_sink_begin(&job.sink, &ch, job.slot, job.id, NULL);
 	nsv_sink_state(&job.sink, NSV_SLOT_RUNNING);
 	nsv_engine_tell(&job, NSV_CQE_ACCEPTED);
 	send_tokens(&job, arg);

@@ -102,7 +102,7 @@ static void answer(struct nsv_channel *ch, uint32_t slot, uint64_t id)
 	static const char text[256];
 	struct nsv_sink s;
 
-	nsv_sink_begin(&s, ch, slot, id);
+	nsv_sink_begin(&s, ch, slot, id, NULL);
 	for (int i = 0; i < 4; i++) {
 		uint32_t n_text = nsv_sink_text_room(&s), n_token = nsv_sink_token_room(&s);
 		uint32_t n_lp = nsv_sink_lp_room(&s);

@@ -94,8 +94,8 @@ static void test_refusals_name_the_fault(void **state)
 	p.top_p = 1.5f;
 	expect_refusal(client, "x", &p, NSV_E_PARAM, "top_p");
 	nsv_client_params_init(&p);
-	p.priority = 3;
-	expect_refusal(client, "x", &p, NSV_E_UNSUPPORTED, "priority");
+	p.priority = 101;
+	expect_refusal(client, "x", &p, NSV_E_PARAM, "priority");
 	nsv_client_params_init(&p);
 	p.n_logprob = 1000;
 	p.flags = NSV_CLIENT_LOGPROBS;
@@ -194,7 +194,8 @@ static void test_entries_that_are_wrong(void **state)
 		uint32_t code;
 	} wrong[] = {{good, NSV_E_ENTRY}, {good, NSV_E_ENTRY}, {good, NSV_E_ENTRY}, {good, NSV_E_ENTRY},
 		{good, NSV_E_ENTRY}, {good, NSV_E_PARAM}, {good, NSV_E_PARAM}, {good, NSV_E_LIMIT},
-		{good, NSV_E_LIMIT}, {good, NSV_E_UNSUPPORTED}, {good, NSV_E_ID}};
+		{good, NSV_E_LIMIT}, {good, NSV_E_PARAM}, {good, NSV_E_ID}, {good, NSV_E_ID},
+		{good, NSV_E_ENTRY}};
 	wrong[0].sqe.op = 99;
 	wrong[1].sqe.flags = 0x80;
 	wrong[2].sqe.flags = NSV_SQE_KIND;
@@ -205,8 +206,12 @@ static void test_entries_that_are_wrong(void **state)
 	wrong[7].sqe.prompt_len = 0xffffffffu;
 	wrong[8].sqe.params_len = 0xfffffff0u;
 	wrong[9].sqe.op = NSV_OP_FORK;
+	wrong[9].sqe.target_id = 1; /* a fork has no prompt of its own */
 	wrong[10].sqe.op = NSV_OP_CANCEL;
 	wrong[10].sqe.target_id = 1u << 30;
+	wrong[11].sqe = (struct nsv_sqe){.op = NSV_OP_FORK, .branch = 1, .target_id = 1};
+	wrong[12].sqe.op = NSV_OP_TOKENIZE;
+	wrong[12].sqe.branch = 1;
 	for (size_t i = 0; i < NSV_ARRAY_LEN(wrong); i++) {
 		wrong[i].sqe.request_id = ++r.last_id;
 		nsv_raw_put(&r, &wrong[i].sqe);

@@ -232,11 +232,13 @@ static void test_int_params(void **state)
 		expect(WITH(flags, 1u << bit), NSV_E_PARAM, "flags");
 	expect(WITH(max_tokens, UINT32_MAX), 0, "");
 	expect(WITH(n_branch, 0), 0, "");
-	expect(WITH(n_branch, 2), NSV_E_UNSUPPORTED, "n_branch");
-	expect(WITH(n_branch, NSV_MAX_SLOT + 1), NSV_E_PARAM, "n_branch");
+	expect(WITH(n_branch, NSV_MAX_BRANCH), NSV_E_UNSUPPORTED, "n_branch");
+	expect(WITH(n_branch, NSV_MAX_BRANCH + 1), NSV_E_PARAM, "n_branch");
 	expect(WITH(min_tokens, 1), 0, "");
 	expect(WITH(penalty_window, 64), 0, "");
 	expect(WITH(priority, -1), NSV_E_UNSUPPORTED, "priority");
+	expect(WITH(priority, -101), NSV_E_PARAM, "priority");
+	expect(WITH(priority, 101), NSV_E_PARAM, "priority");
 	expect(WITH(n_logprob, 3), NSV_E_PARAM, "n_logprob");
 	q = p;
 	q.flags = NSV_PARAM_LOGPROBS;
@@ -253,6 +255,26 @@ static void test_int_params(void **state)
 	expect(q, NSV_E_PARAM, "min_tokens");
 	assert_int_equal(p.len, sizeof(p));
 #undef WITH
+}
+
+/* Whoever shares its prompt with another one has no log-probabilities of it; those of the output
+ * stay as they are. */
+static void test_a_shared_prompt(void **state)
+{
+	const uint32_t both = NSV_PARAM_LOGPROBS | NSV_PARAM_PROMPT_LOGPROBS;
+	struct nsv_params p = nsv_params_default();
+	struct nsv_err err;
+	(void)state;
+
+	p.n_logprob = 3;
+	p.flags = both | NSV_PARAM_IGNORE_END;
+	nsv_params_drop_prompt_logprobs(&p);
+	assert_int_equal(p.flags, NSV_PARAM_LOGPROBS | NSV_PARAM_IGNORE_END);
+	assert_int_equal(p.n_logprob, 3);
+	p.flags = NSV_PARAM_PROMPT_LOGPROBS;
+	nsv_params_drop_prompt_logprobs(&p);
+	assert_int_equal(p.flags, 0);
+	assert_int_equal(nsv_params_check(&p, NSV_CAN_ADJUST, &err), 0);
 }
 
 /* What an engine cannot is refused by name, and honoured where it can. */
@@ -409,6 +431,7 @@ int main(void)
 		cmocka_unit_test(test_messages),
 		cmocka_unit_test(test_float_params),
 		cmocka_unit_test(test_int_params),
+		cmocka_unit_test(test_a_shared_prompt),
 		cmocka_unit_test(test_what_an_engine_can),
 		cmocka_unit_test(test_lists),
 		cmocka_unit_test(test_lists_refused),
