@@ -92,6 +92,15 @@ $(B)/tests/%: $(B)/obj/tests/%.o $(call obj,$(TOOL_SRC)) $(call obj,$(CLIENT_SRC
 
 $(B)/tests/integration/test_restart: | $(FDSTORE)
 
+# ---- Examples, built as their readers would build them
+EXAMPLES := $(patsubst client/examples/%.c,$(B)/examples/%,$(wildcard client/examples/*.c))
+$(B)/examples/%: client/examples/%.c client/include/nanoserve/client.h $(B)/libnanoserve-client.so
+	@mkdir -p $(@D)
+	$(call say,CC,$@)
+	$(Q)$(CC) -Wall -Wextra -Werror -Iclient/include $(filter -fsanitize%,$(OPT.$(VARIANT))) -o $@ $< -L$(B) -lnanoserve-client \
+		-Wl,-rpath,'$$ORIGIN/..' $(if $(findstring io_uring,$@),-luring)
+$(B)/tests/integration/test_examples: | $(EXAMPLES)
+
 # ---- Fuzzing: every tests/fuzz/fuzz_*.c is a libFuzzer target with a corpus of its name (VARIANT=fuzz)
 FUZZ_SRC := $(call src,tests/fuzz/fuzz_*.c)
 FUZZ_BIN := $(patsubst tests/fuzz/%.c,$(B)/fuzz/%,$(FUZZ_SRC))
@@ -143,11 +152,8 @@ check-valgrind: ## the unit tests under valgrind, with the instruction sets that
 valgrind-tests: $(VALGRIND_TESTS)
 	@NANOSERVE_CPU_ISA=avx2 NANOSERVE_QUICK=1 RUN="valgrind -q --error-exitcode=9 --leak-check=full" tests/tools/run-tests.sh $^
 
-check-abi: $(B)/libnanoserve-client.so ## the public headers alone as C11 and C++17, the library's names, the examples
+check-abi: $(B)/libnanoserve-client.so ## the public headers alone as C11 and C++17, the library's names
 	@tests/abi/headers.sh $<
-	@for e in client/examples/*.c; do \
-		$(CC) -std=c11 -Wall -Wextra -Werror -Iclient/include -o $(B)/$$(basename $$e .c) $$e -L$(B) -lnanoserve-client \
-			-Wl,-rpath,'$$ORIGIN' $(filter -fsanitize%,$(OPT.$(VARIANT))) || exit 1; done
 
 lint: ## cppcheck and shellcheck
 	cppcheck --quiet -j2 --enable=warning,performance,portability --inline-suppr --suppress=missingIncludeSystem \

@@ -144,7 +144,7 @@ int nsv_request_collect(struct nsv_request *r, int timeout_ms, struct nsv_client
 	r->collecting = true;
 	do
 		ret = step_until(r, timeout_ms, deadline);
-	while (ret > 0 && (deadline < 0 || nsv_now_ns() < deadline));
+	while (ret > 0 && (deadline < 0 || nsv_request_at_end(r) || nsv_now_ns() < deadline));
 	if (ret > 0) /* output without end is no reason to stay longer */
 		ret = timeout_ms == 0 ? -EAGAIN : -ETIMEDOUT;
 	if (ret == 0)

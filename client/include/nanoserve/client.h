@@ -38,6 +38,7 @@ extern "C" {
 
 struct nsv_client;  /* a session with a daemon */
 struct nsv_request; /* something asked of it */
+struct io_uring_sqe; /* of <linux/io_uring.h> or <liburing.h>, for who has a ring */
 
 /* What a session is given. Zeros are defaults. The structure grows at its end: `size` tells which
  * one the caller was compiled with, so always start from nsv_client_options_init. */
@@ -247,6 +248,11 @@ int nsv_client_fd(const struct nsv_client *client);
 int nsv_client_arm(struct nsv_client *client);
 /* After sleeping, or at any time: takes in what has come. Never blocks. 0 or -errno. */
 int nsv_client_dispatch(struct nsv_client *client);
+/* For a loop on the caller's own io_uring: fills one of its submission entries with a multishot
+ * poll of the descriptor, whose completions carry user_data. It goes on until a completion comes
+ * without IORING_CQE_F_MORE; then fill another. The library needs no ring library for it. */
+void nsv_client_prep_poll(
+	const struct nsv_client *client, struct io_uring_sqe *sqe, uint64_t user_data);
 
 #pragma GCC visibility pop
 

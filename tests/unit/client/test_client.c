@@ -432,6 +432,30 @@ static void test_refused_unread(void **state)
 	fake_set(&d->refuse, 0);
 }
 
+/* Collecting without waiting: a request whose output is not whole yet has more news to come. */
+static void test_collect_on_news(void **state)
+{
+	struct fake_daemon *d = *state;
+	struct nsv_client *c = open_small(d, 1);
+	struct nsv_client_chunk chunk;
+
+	for (int i = 0; i < 20; i++) {
+		struct nsv_request *r;
+		int ret = -EAGAIN;
+		assert_int_equal(nsv_client_submit_text(c, "all at once", 11, NULL, &r), 0);
+		usleep(i % 2 ? 20000 : 0); /* the end has come before anybody looks, or not */
+		while (ret == -EAGAIN) {
+			assert_int_equal(nsv_client_wait(c, 10000), 1);
+			assert_ptr_equal(nsv_client_ready(c), r);
+			ret = nsv_request_collect(r, 0, &chunk);
+		}
+		assert_int_equal(ret, 0);
+		assert_int_equal(chunk.text_len, 11);
+		nsv_request_free(r);
+	}
+	nsv_client_close(c);
+}
+
 /* A daemon that is slow: the client sleeps on the socket, and each sleep gets its bell. */
 static void test_sleep(void **state)
 {
@@ -503,6 +527,7 @@ int main(void)
 		cmocka_unit_test(test_open_errors),
 		cmocka_unit_test(test_permission_denied),
 		cmocka_unit_test(test_refused_unread),
+		cmocka_unit_test(test_collect_on_news),
 		cmocka_unit_test(test_sleep),
 		cmocka_unit_test(test_full_ring),
 	};
