@@ -4,6 +4,8 @@
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/generic.cuh"
 #include "kernels/cuda/append.cuh"
+#include "kernels/cuda/plan.cuh"
+#include "kernels/cuda/prefill.cuh"
 
 #include <cuda_runtime.h>
 #include <string.h>
@@ -11,6 +13,8 @@
 using namespace nsv;
 
 static constexpr float LOG2E = 1.44269504f;
+/* Sequences of more rows (query row, head of the group) are prefill's, where limits allow them. */
+static constexpr int32_t DECODE_ROWS = 64, DECODE_ROWS_BESIDE_PREFILL = 32;
 
 struct nsv_cuda_attn {
 	struct nsv_cuda *cuda;
@@ -18,7 +22,7 @@ struct nsv_cuda_attn {
 	struct nsv_cuda_limits limits;
 	enum nsv_cuda_path path;
 	decode_config config;
-	work_shape work;
+	work_shape work, prefill; /* prefill.row_tile 0: all is decode's */
 	int32_t n_block, n_slot, slot_len;
 	bool is_fresh; /* nothing ran since the plan */
 	size_t work_len;
@@ -26,7 +30,8 @@ struct nsv_cuda_attn {
 	run_start *starts;
 	int32_t *cuts;
 	uint32_t *arrived;
-	int64_t *ends;
+	int64_t *ends, *prefill_ends;
+	uint32_t *ticket;
 	float *partials;
 };
 
@@ -44,7 +49,7 @@ static int fail_launch(int code, const char *what, struct nsv_err *err)
 
 int nsv_cuda_load_kernels(struct nsv_err *err)
 {
-	if (decode_load() < 0 || generic_load() < 0 || append_load() < 0)
+	if (decode_load() < 0 || prefill_load() < 0 || generic_load() < 0 || append_load() < 0)
 		return fail_runtime(cudaGetLastError(), "loading the kernels", err);
 	return 0;
 }
@@ -73,10 +78,10 @@ static enum nsv_cuda_path choose_path(const struct nsv_attn_shape *shape)
 	bool fits = shape->kv_dtype != NSV_F32 && shape->head_dim % 8 == 0 &&
 		    shape->head_dim <= 256 && layout_fits(shape, &shape->k) &&
 		    layout_fits(shape, &shape->v);
-	return fits ? NSV_CUDA_PATH_DECODE : NSV_CUDA_PATH_GENERIC;
+	return fits ? NSV_CUDA_PATH_TENSOR : NSV_CUDA_PATH_GENERIC;
 }
 
-enum part { STARTS, CUTS, ARRIVED, ENDS, PARTIALS, N_PART };
+enum part { STARTS, CUTS, ARRIVED, TICKET, ENDS, PREFILL_ENDS, PARTIALS, N_PART };
 
 /* Sets the offsets of the parts; false on overflow. */
 static bool lay_out(struct nsv_cuda_attn *attn, size_t off[N_PART])
@@ -85,10 +90,12 @@ static bool lay_out(struct nsv_cuda_attn *attn, size_t off[N_PART])
 	len[STARTS] = (n_block + 1) * sizeof(run_start);
 	len[CUTS] = n_block * sizeof(int32_t);
 	len[ARRIVED] = n_block * sizeof(uint32_t);
+	len[TICKET] = sizeof(uint32_t);
 	if (!nsv_mul(attn->limits.max_seq, sizeof(int64_t), &len[ENDS]) ||
 		!nsv_mul(n_block * (size_t)attn->n_slot, (size_t)attn->slot_len, &n_float) ||
 		!nsv_mul(n_float, sizeof(float), &len[PARTIALS]))
 		return false;
+	len[PREFILL_ENDS] = len[ENDS];
 	for (int i = 0; i < N_PART; i++) {
 		off[i] = at;
 		if (!nsv_add(at, len[i], &at) || !nsv_align_up(at, 256, &at))
@@ -109,21 +116,32 @@ static int alloc_work(struct nsv_cuda_attn *attn, struct nsv_err *err)
 	attn->starts = (run_start *)(attn->memory + off[STARTS]);
 	attn->cuts = (int32_t *)(attn->memory + off[CUTS]);
 	attn->arrived = (uint32_t *)(attn->memory + off[ARRIVED]);
+	attn->ticket = (uint32_t *)(attn->memory + off[TICKET]);
 	attn->ends = (int64_t *)(attn->memory + off[ENDS]);
+	attn->prefill_ends = (int64_t *)(attn->memory + off[PREFILL_ENDS]);
 	attn->partials = (float *)(attn->memory + off[PARTIALS]);
 	code = cudaMemset(attn->memory, 0, off[PARTIALS]);
 	return code == cudaSuccess ? 0 : fail_runtime(code, "attention's working memory", err);
 }
 
-static int init_decode(struct nsv_cuda_attn *attn, struct nsv_err *err)
+static int init_tensor(struct nsv_cuda_attn *attn, struct nsv_err *err)
 {
 	const struct nsv_attn_shape *shape = &attn->shape;
 	int32_t group = (int32_t)(shape->n_head / shape->n_kv_head);
-	attn->config = decode_choose(*shape, attn->limits.max_query);
-	attn->work = {(int32_t)shape->n_kv_head, group, (int32_t)shape->window,
-		attn->config.row_tiles * 16};
+	int32_t prefill_tile = prefill_row_tile(shape->head_dim);
+	uint64_t rows = (uint64_t)group * attn->limits.max_query;
+	work_shape work = {(int32_t)shape->n_kv_head, group, (int32_t)shape->window, 0, 1, INT32_MAX};
+	attn->work = attn->prefill = work;
+	if (rows > (uint64_t)DECODE_ROWS && prefill_tile) {
+		rows = DECODE_ROWS_BESIDE_PREFILL;
+		attn->work.max_rows = DECODE_ROWS_BESIDE_PREFILL;
+		attn->prefill.min_rows = DECODE_ROWS_BESIDE_PREFILL + 1;
+		attn->prefill.row_tile = prefill_tile;
+	}
+	attn->config = decode_choose(*shape, rows);
+	attn->work.row_tile = attn->config.row_tiles * 16;
 	attn->n_block = decode_n_block(attn->config, attn->cuda->n_sm);
-	uint64_t rows = nsv_min_u64((uint64_t)group * attn->limits.max_query, attn->work.row_tile);
+	rows = nsv_min_u64(rows, (uint64_t)attn->work.row_tile);
 	/* Whole 16-byte pieces, since partials are read so. */
 	attn->slot_len = slot_floats(attn->config.dim_pad, (int32_t)((rows + 1) & ~1ull));
 	attn->n_slot = tile_chunk((int32_t)(attn->limits.max_kv / TILE)) + 1;
@@ -147,7 +165,7 @@ int nsv_cuda_attn_new(struct nsv_cuda *cuda, const struct nsv_attn_shape *shape,
 	attn->shape = *shape;
 	attn->limits = *limits;
 	attn->path = choose_path(shape);
-	int r = attn->path == NSV_CUDA_PATH_GENERIC ? 0 : init_decode(attn, err);
+	int r = attn->path == NSV_CUDA_PATH_GENERIC ? 0 : init_tensor(attn, err);
 	if (r < 0) {
 		cudaFree(attn->memory);
 		return r;
@@ -194,7 +212,8 @@ int nsv_cuda_attn_plan(struct nsv_cuda_attn *attn, const struct nsv_cuda_batch *
 	if (r < 0 || attn->path == NSV_CUDA_PATH_GENERIC)
 		return r;
 	plan_args args = {attn->work, batch->seqs, (int32_t)batch->n_seq, attn->n_block, attn->ends,
-		attn->starts, attn->cuts};
+		attn->starts, attn->cuts, attn->prefill,
+		attn->prefill.row_tile ? attn->prefill_ends : NULL};
 	attn->is_fresh = true;
 	r = plan_launch(args, stream);
 	return r < 0 ? fail_launch(r, "planning attention", err) : 0;
@@ -245,35 +264,67 @@ static int run_generic(const struct nsv_cuda_attn *attn, const struct nsv_cuda_b
 	return generic_launch(shape->kv_dtype, args, attn->limits.max_query, batch->n_seq, stream);
 }
 
-static int run_decode(struct nsv_cuda_attn *attn, const struct nsv_cuda_batch *batch, const void *k,
-	const void *v, const void *q, void *out, cudaStream_t stream, struct nsv_err *err)
+static int make_args(const struct nsv_cuda_attn *attn, const struct nsv_cuda_batch *batch,
+	const void *k, const void *v, const void *q, void *out, attn_args *ret, struct nsv_err *err)
 {
 	const struct nsv_attn_shape *shape = &attn->shape;
-	decode_args args;
-	memset(&args, 0, sizeof(args));
-	int r = make_map(attn, &shape->k, k, &args.k, err);
+	memset(ret, 0, sizeof(*ret));
+	int r = make_map(attn, &shape->k, k, &ret->k, err);
 	if (r == 0)
-		r = make_map(attn, &shape->v, v, &args.v, err);
+		r = make_map(attn, &shape->v, v, &ret->v, err);
 	if (r < 0)
 		return r;
+	ret->score = make_score(shape);
+	ret->n_head = (int32_t)shape->n_head;
+	ret->head_dim = (int32_t)shape->head_dim;
+	ret->block_shift = log2_u32(shape->block_size);
+	ret->box_shift = shape->block_size < TILE ? ret->block_shift : log2_u32(TILE);
+	ret->table_stride = (int32_t)batch->table_stride;
+	ret->seqs = batch->seqs;
+	ret->tables = batch->tables;
+	ret->q = q;
+	ret->out = out;
+	return 0;
+}
+
+static int run_prefill(const struct nsv_cuda_attn *attn, const attn_args &common, uint32_t n_seq,
+	cudaStream_t stream)
+{
+	prefill_args args;
+	static_cast<attn_args &>(args) = common;
+	args.shape = attn->prefill;
+	args.n_seq = (int32_t)n_seq;
+	args.ends = attn->prefill_ends;
+	args.ticket = attn->ticket;
+	return prefill_launch(attn->config.f16, args, (int)attn->cuda->n_sm, stream);
+}
+
+static int run_decode(const struct nsv_cuda_attn *attn, const attn_args &common, bool early,
+	cudaStream_t stream)
+{
+	decode_args args;
+	static_cast<attn_args &>(args) = common;
 	args.shape = attn->work;
-	args.score = make_score(shape);
-	args.n_head = (int32_t)shape->n_head;
-	args.head_dim = (int32_t)shape->head_dim;
-	args.block_shift = log2_u32(shape->block_size);
-	args.box_shift = shape->block_size < TILE ? args.block_shift : log2_u32(TILE);
-	args.table_stride = (int32_t)batch->table_stride;
-	args.seqs = batch->seqs;
-	args.tables = batch->tables;
 	args.starts = attn->starts;
 	args.arrived = attn->arrived;
 	args.partials = attn->partials;
 	args.n_slot = attn->n_slot;
 	args.slot_len = attn->slot_len;
-	args.q = q;
-	args.out = out;
-	r = decode_launch(attn->config, args, attn->n_block, !attn->is_fresh, stream);
+	return decode_launch(attn->config, args, attn->n_block, early, stream);
+}
+
+/* The launches after the plan's own begin before the one before them has ended, prefill's aside. */
+static int run_tensor(struct nsv_cuda_attn *attn, const struct nsv_cuda_batch *batch, const void *k,
+	const void *v, const void *q, void *out, cudaStream_t stream, struct nsv_err *err)
+{
+	attn_args args;
+	int r = make_args(attn, batch, k, v, q, out, &args, err);
+	if (r < 0)
+		return r;
+	r = run_decode(attn, args, !attn->is_fresh, stream);
 	attn->is_fresh = false;
+	if (r == 0 && attn->prefill.row_tile)
+		r = run_prefill(attn, args, batch->n_seq, stream);
 	return r < 0 ? fail_launch(r, "attention", err) : 0;
 }
 
@@ -284,7 +335,7 @@ int nsv_cuda_attn_run(struct nsv_cuda_attn *attn, const struct nsv_cuda_batch *b
 	if (r < 0)
 		return r;
 	if (attn->path != NSV_CUDA_PATH_GENERIC)
-		return run_decode(attn, batch, k, v, q, out, stream, err);
+		return run_tensor(attn, batch, k, v, q, out, stream, err);
 	r = run_generic(attn, batch, k, v, q, out, stream);
 	return r < 0 ? fail_launch(r, "attention", err) : 0;
 }

@@ -510,11 +510,10 @@ static const instance *find_instance(const decode_config &config)
 	return nullptr;
 }
 
-decode_config decode_choose(const nsv_attn_shape &shape, uint32_t max_query)
+decode_config decode_choose(const nsv_attn_shape &shape, uint64_t max_rows)
 {
-	uint64_t rows = (uint64_t)max_query * (shape.n_head / shape.n_kv_head);
 	int32_t dim_pad = shape.head_dim <= 64 ? 64 : shape.head_dim <= 128 ? 128 : 256;
-	int32_t row_tiles = rows <= 16 ? 1 : rows <= 32 || dim_pad == 256 ? 2 : 4;
+	int32_t row_tiles = max_rows <= 16 ? 1 : max_rows <= 32 || dim_pad == 256 ? 2 : 4;
 	return {shape.kv_dtype == NSV_F16, dim_pad, row_tiles};
 }
 

@@ -47,59 +47,14 @@ struct run_walk {
 			at.item = 0;
 			do
 				at.seq_index++;
-			while (at.seq_index < end.seq && args.seqs[at.seq_index].n_query == 0);
+			while (at.seq_index < end.seq &&
+				n_item(args.shape, args.seqs[at.seq_index]) == 0);
 			at.seq = at.seq_index < end.seq ? args.seqs[at.seq_index] : end.geom;
 		}
 		at.run.begin = seq_tiles(args.shape, at.seq).begin;
 		set_end(args, end);
 	}
 };
-
-/* Rows of q into their buffer, zeros where there is none. */
-template <int D, int MT>
-__device__ void load_q(const decode_args &args, const piece &p, uint32_t dst, int lane)
-{
-	constexpr int pieces = D / 8;
-	const char *q = static_cast<const char *>(args.q);
-	int32_t row0 = p.item / args.shape.n_kv_head * args.shape.row_tile;
-	int32_t head0 = p.item % args.shape.n_kv_head * args.shape.group;
-	for (int i = lane; i < MT * 16 * pieces; i += 32) {
-		int32_t r = i / pieces, c = i % pieces, row = row0 + r;
-		int32_t tok = row / args.shape.group, head = head0 + row % args.shape.group;
-		bool used = tok < p.seq.n_query && c * 8 < args.head_dim;
-		int64_t off =
-			used ? ((int64_t)(p.seq.row0 + tok) * args.n_head + head) * args.head_dim +
-					c * 8
-			     : 0;
-		uint32_t at = dst + c / 8 * (MT * 16 * ROW_BYTES) + swizzle(r, c % 8);
-		cp_async_16(at, q + off * 2, used ? 16 : 0);
-	}
-}
-
-/* One lane's box of a tile: where it is, and whether anyone sees it. */
-struct box {
-	int32_t tok, dim, block;
-	uint32_t dst;
-	bool used;
-};
-
-template <int D>
-__device__ __forceinline__ box make_box(
-	const decode_args &args, const piece &p, const tile_range &keys, int32_t tile, int lane)
-{
-	constexpr int n_panel = D / PANEL_DIMS;
-	box b;
-	int32_t in_tile = lane / n_panel << args.box_shift, panel = lane % n_panel;
-	int32_t key = tile * TILE + in_tile;
-	b.used = in_tile < TILE && key < keys.end && key + (1 << args.box_shift) > keys.begin;
-	b.tok = key & ((1 << args.block_shift) - 1);
-	b.dim = panel * PANEL_DIMS;
-	b.dst = panel * PANEL_BYTES + in_tile * ROW_BYTES;
-	b.block = b.used ? __ldg(args.tables + (int64_t)p.seq.table * args.table_stride +
-				   (key >> args.block_shift))
-			 : 0;
-	return b;
-}
 
 /* The boxes of one slot, a lane each. */
 template <int D, int MT>
@@ -108,7 +63,7 @@ __device__ __forceinline__ void load_slot(const decode_args &args, const CUtenso
 	int lane)
 {
 	mbar_wait(smem.empty(ring.i), ring.round ^ 1);
-	uint32_t n_byte = __popc(__ballot_sync(~0u, b.used)) * ROW_BYTES << args.box_shift;
+	uint32_t n_byte = box_bytes(args, b);
 	if (lane == 0)
 		mbar_arrive_expect(smem.full(ring.i), n_byte);
 	__syncwarp();
@@ -154,7 +109,7 @@ template <int D, int MT> struct producer {
 			mbar_arrive(smem.q_full(q_ring.i));
 		}
 		if (p)
-			load_q<D, MT>(args, *p, smem.q(q_ring.i), lane);
+			load_q<D, MT * 16>(args, p->seq, p->row0, p->head0, smem.q(q_ring.i), lane);
 		cp_async_arrive(smem.q_full(q_ring.i));
 		q_ring.next(2);
 	}
@@ -170,9 +125,9 @@ template <int D, int MT> struct producer {
 			wait_before();
 			announce(&p);
 		}
-		box b = make_box<D>(args, p, keys, tiles.begin, lane);
+		box b = make_box<D>(args, p.seq.table, keys, tiles.begin, lane);
 		for (int32_t tile = tiles.begin; tile < tiles.end; tile++) {
-			box next = make_box<D>(args, p, keys, tile + 1, lane);
+			box next = make_box<D>(args, p.seq.table, keys, tile + 1, lane);
 			load_slot<D, MT>(args, &args.k, smem, ring, b, head, policy, lane);
 			load_slot<D, MT>(args, &args.v, smem, ring, b, head, policy, lane);
 			b = next;

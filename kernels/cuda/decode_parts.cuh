@@ -4,7 +4,7 @@
 #define NSV_KERNELS_CUDA_DECODE_PARTS_CUH
 
 #include "kernels/cuda/decode.cuh"
-#include "kernels/cuda/ptx.cuh"
+#include "kernels/cuda/tiles.cuh"
 
 namespace nsv
 {
@@ -12,9 +12,6 @@ namespace nsv
 constexpr int N_WARP = 4; /* consumers */
 constexpr int N_CONSUMER = N_WARP * 32;
 constexpr int N_THREAD = N_CONSUMER + 32;
-constexpr int PANEL_DIMS = 64;
-constexpr int ROW_BYTES = 128;
-constexpr int PANEL_BYTES = TILE * ROW_BYTES;
 constexpr uint32_t CONSUMERS = 1; /* named barrier */
 constexpr int MERGE_GROUP = 6;	  /* chunks whose partials are asked for together */
 constexpr int MAX_SLOTS = 4;	  /* more in flight only crowd the second-level cache */
@@ -94,25 +91,6 @@ template <int D, int MT> struct layout {
 		return q_full(2) + parity * 8;
 	}
 };
-
-/* A place in a ring of n: which one, and the parity of its round. */
-struct ring_at {
-	int i = 0;
-	uint32_t round = 0;
-
-	__device__ __forceinline__ void next(int n)
-	{
-		if (++i == n) {
-			i = 0;
-			round ^= 1;
-		}
-	}
-};
-
-__device__ __forceinline__ uint32_t swizzle(uint32_t row, uint32_t piece16)
-{
-	return row * ROW_BYTES + ((piece16 ^ (row & 7)) << 4);
-}
 
 /* Fills in what follows from the sequence, the item and the run. */
 __device__ __forceinline__ void complete(const work_shape &shape, piece &p)

@@ -1,9 +1,8 @@
-/* The plan: cuts a step's line of tiles into runs (work.cuh).
+/* The plan: cuts a step's line of tiles into runs (work.cuh), and counts the items of prefill.
  *
  * One block of threads; reads 16 bytes a sequence, writes 32 a run. Floor: its own launch. Runs
  * once a step, for all layers, from what is on the device, so a captured graph replays it. */
-#include "kernels/cuda/decode.cuh"
-#include "kernels/cuda/ptx.cuh"
+#include "kernels/cuda/plan.cuh"
 
 namespace nsv
 {
@@ -13,7 +12,7 @@ constexpr int PLAN_THREADS = 1024;
 __device__ int64_t seq_weight(const work_shape &shape, const nsv_cuda_seq &seq)
 {
 	tile_range tiles = seq_tiles(shape, seq);
-	return seq.n_query > 0 ? (int64_t)n_item(shape, seq) * (tiles.end - tiles.begin) : 0;
+	return (int64_t)n_item(shape, seq) * (tiles.end - tiles.begin);
 }
 
 /* Sum of x over the threads up to and with this one. */
@@ -31,20 +30,6 @@ __device__ int64_t block_scan(int64_t x, int64_t *warp_sums)
 	for (int w = 0; w < warp; w++)
 		before += warp_sums[w];
 	return before + x;
-}
-
-/* The first sequence whose end lies beyond `at`. */
-__device__ int32_t find_seq(const int64_t *ends, int32_t n_seq, int64_t at)
-{
-	int32_t lo = 0, hi = n_seq;
-	while (lo < hi) {
-		int32_t mid = (lo + hi) / 2;
-		if (ends[mid] > at)
-			hi = mid;
-		else
-			lo = mid + 1;
-	}
-	return lo;
 }
 
 /* The nearest chunk edge to `tile` in an item's stretch. */
@@ -111,18 +96,21 @@ __device__ void number_splits(const plan_args &args, int64_t *warp_sums)
 	}
 }
 
-__device__ int64_t lay_line(const plan_args &args, int64_t *warp_sums)
+/* ends[s] = weight(seqs[0]) + ... + weight(seqs[s]); returns the sum of all. */
+template <typename F>
+__device__ int64_t lay_line(const plan_args &args, int64_t *ends, F weight, int64_t *warp_sums)
 {
 	__shared__ int64_t total;
+	__syncthreads();
 	if (threadIdx.x == 0)
 		total = 0;
 	for (int32_t s0 = 0; s0 < args.n_seq; s0 += PLAN_THREADS) {
 		int32_t s = s0 + threadIdx.x;
 		__syncthreads();
-		int64_t weight = s < args.n_seq ? seq_weight(args.shape, args.seqs[s]) : 0;
-		int64_t end = total + block_scan(weight, warp_sums);
+		int64_t x = s < args.n_seq ? weight(args.seqs[s]) : 0;
+		int64_t end = total + block_scan(x, warp_sums);
 		if (s < args.n_seq)
-			args.ends[s] = end;
+			ends[s] = end;
 		__syncthreads();
 		if (threadIdx.x == PLAN_THREADS - 1)
 			total = end;
@@ -134,13 +122,20 @@ __device__ int64_t lay_line(const plan_args &args, int64_t *warp_sums)
 __global__ void __launch_bounds__(PLAN_THREADS) plan_kernel(const plan_args args)
 {
 	__shared__ int64_t warp_sums[PLAN_THREADS / 32];
-	int64_t total = lay_line(args, warp_sums);
+	int64_t total = lay_line(
+		args, args.ends,
+		[&](const nsv_cuda_seq &seq) { return seq_weight(args.shape, seq); }, warp_sums);
 	int64_t n_run = min(total, (int64_t)args.n_block);
 	int32_t r = threadIdx.x;
 	if (r <= args.n_block)
 		args.starts[r] = start_at(args, r < n_run ? total * r / n_run : total);
 	__syncthreads();
 	number_splits(args, warp_sums);
+	if (args.prefill_ends)
+		lay_line(
+			args, args.prefill_ends,
+			[&](const nsv_cuda_seq &seq) { return (int64_t)n_item(args.prefill, seq); },
+			warp_sums);
 }
 
 int plan_launch(const plan_args &args, cudaStream_t stream)

@@ -111,6 +111,12 @@ __device__ __forceinline__ void named_barrier(uint32_t id, uint32_t n_thread)
 	asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(n_thread) : "memory");
 }
 
+/* Counts towards the barrier, and goes on. */
+__device__ __forceinline__ void named_barrier_arrive(uint32_t id, uint32_t n_thread)
+{
+	asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(n_thread) : "memory");
+}
+
 /* ---- Copies */
 __device__ __forceinline__ void cp_async_16(uint32_t dst, const void *src, uint32_t n_byte)
 {
@@ -157,6 +163,28 @@ __device__ __forceinline__ void tma_load_4d(uint32_t dst, const CUtensorMap *map
 		".L2::cache_hint [%0], [%1, {%3, %4, %5, %6}], [%2], %7;" ::"r"(dst),
 		"l"(map), "r"(bar), "r"(dim), "r"(tok), "r"(head), "r"(block), "l"(policy)
 		: "memory");
+}
+
+/* The same, kept in the second-level cache as others are. */
+__device__ __forceinline__ void tma_load_4d(uint32_t dst, const CUtensorMap *map, uint32_t bar,
+	int32_t dim, int32_t tok, int32_t head, int32_t block)
+{
+	asm volatile(
+		"cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
+		"[%0], [%1, {%3, %4, %5, %6}], [%2];" ::"r"(dst),
+		"l"(map), "r"(bar), "r"(dim), "r"(tok), "r"(head), "r"(block)
+		: "memory");
+}
+
+/* ---- A warpgroup's registers */
+template <int N> __device__ __forceinline__ void set_more_regs()
+{
+	asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N));
+}
+
+template <int N> __device__ __forceinline__ void set_fewer_regs()
+{
+	asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N));
 }
 
 /* ---- Programmatic dependent launch */

@@ -1,4 +1,4 @@
-/* How decode's work is spread: one flat line of tiles, cut into a run for each block of threads.
+/* The items of a step. How decode's work is spread: one flat line of tiles, cut into a run for each block of threads.
  *
  *     sequence 0               sequence 1
  *     item 0      item 1       item 0         item = (row tile, KV head)
@@ -28,6 +28,7 @@ struct alignas(16) run_start {
 struct work_shape {
 	int32_t n_kv_head, group, window;
 	int32_t row_tile; /* rows an item: (query row, head of the group) pairs */
+	int32_t min_rows, max_rows; /* a sequence with fewer or more of them is not this kernel's */
 };
 
 struct tile_range {
@@ -39,7 +40,23 @@ struct tile_range {
 __device__ __forceinline__ int32_t n_item(const work_shape &shape, const nsv_cuda_seq &seq)
 {
 	int32_t rows = seq.n_query * shape.group;
+	if (rows < shape.min_rows || rows > shape.max_rows)
+		return 0;
 	return (rows + shape.row_tile - 1) / shape.row_tile * shape.n_kv_head;
+}
+
+/* The first sequence whose end lies beyond `at`. */
+__device__ __forceinline__ int32_t find_seq(const int64_t *ends, int32_t n_seq, int64_t at)
+{
+	int32_t lo = 0, hi = n_seq;
+	while (lo < hi) {
+		int32_t mid = (lo + hi) / 2;
+		if (ends[mid] > at)
+			hi = mid;
+		else
+			lo = mid + 1;
+	}
+	return lo;
 }
 
 /* First key that the row at position `pos` sees. */

@@ -1,6 +1,7 @@
-/* Times paged decode attention over the 35 shapes of the field's comparison, cold L2.
+/* Times paged attention: decode over the 35 shapes of the field's comparison, cold L2, and causal
+ * prefill over 8.
  *
- *     attention [filter]      a JSON line a row: shape, microseconds, bytes, GB/s
+ *     attention [filter]      a JSON line a row: shape, microseconds, and bytes or operations
  *
  * As the peers are timed (tests/bench/attention.py): a CUDA graph of many launches, each over
  * another copy of the cache until more than 256 MB have passed, the median of nine replays. The
@@ -23,6 +24,8 @@ struct row_shape {
 static const row_shape heads[] = {{32, 8, 128}, {32, 8, 64}, {9, 3, 64}, {14, 2, 64}, {64, 8, 128}};
 static const uint32_t batches[][2] = {
 	{1, 1024}, {1, 8192}, {1, 65536}, {8, 8192}, {32, 2048}, {128, 1024}, {256, 2048}};
+static const row_shape prefill_heads[] = {{32, 8, 128}, {9, 3, 64}};
+static const uint32_t prefill_batches[][2] = {{1, 1024}, {1, 8192}, {1, 32768}, {16, 1024}};
 static constexpr size_t COLD = (size_t)256 << 20;
 static constexpr uint32_t BLOCK = 16;
 
@@ -93,7 +96,7 @@ static nsv_attn_shape make_shape(const row_shape &r, uint32_t n_block, bool head
 }
 
 static rig open_rig(nsv_cuda *cuda, arena &mem, const row_shape &r, uint32_t n_seq, uint32_t n_kv,
-	bool heads_first)
+	uint32_t n_query, bool heads_first)
 {
 	rig g;
 	nsv_err err;
@@ -103,14 +106,16 @@ static rig open_rig(nsv_cuda *cuda, arena &mem, const row_shape &r, uint32_t n_s
 	g.n_copy = (int)std::max<size_t>(1, std::min<size_t>(64, COLD / (g.pool * 4) + 1));
 	mem.at = 0;
 	g.kv = mem.take<__nv_bfloat16>(g.pool * 2 * g.n_copy);
-	g.q = mem.take<__nv_bfloat16>((size_t)n_seq * r.n_head * r.head_dim);
-	g.out = mem.take<__nv_bfloat16>((size_t)n_seq * r.n_head * r.head_dim);
+	size_t n_q = (size_t)n_seq * n_query * r.n_head * r.head_dim;
+	g.q = mem.take<__nv_bfloat16>(n_q);
+	g.out = mem.take<__nv_bfloat16>(n_q);
 	fill_rows<<<1024, 256>>>(g.kv, (int64_t)g.pool * 2 * g.n_copy, 1, 1.0f);
-	fill_rows<<<256, 256>>>(g.q, (int64_t)n_seq * r.n_head * r.head_dim, 2, 1.0f);
+	fill_rows<<<256, 256>>>(g.q, (int64_t)n_q, 2, 1.0f);
 	vector<nsv_cuda_seq> seqs;
 	vector<int32_t> table(n_block);
 	for (uint32_t i = 0; i < n_seq; i++)
-		seqs.push_back({(int32_t)i, 1, (int32_t)n_kv - 1, (int32_t)i});
+		seqs.push_back({(int32_t)(i * n_query), (int32_t)n_query, (int32_t)(n_kv - n_query),
+			(int32_t)i});
 	for (uint32_t i = 0; i < n_block; i++)
 		table[i] = (int32_t)i;
 	std::shuffle(table.begin(), table.end(), std::mt19937(5));
@@ -119,7 +124,7 @@ static rig open_rig(nsv_cuda *cuda, arena &mem, const row_shape &r, uint32_t n_s
 	CHECK(cudaMemcpy(d_seqs, seqs.data(), n_seq * sizeof(seqs[0]), cudaMemcpyHostToDevice));
 	CHECK(cudaMemcpy(d_table, table.data(), n_block * 4, cudaMemcpyHostToDevice));
 	g.batch = {d_seqs, d_table, n_seq, per_seq};
-	nsv_cuda_limits limits = {n_seq, 1, n_kv};
+	nsv_cuda_limits limits = {n_seq, n_query, n_kv};
 	if (nsv_cuda_attn_new(cuda, &g.shape, &limits, &g.attn, &err) < 0)
 		fail(err);
 	return g;
@@ -131,21 +136,21 @@ static const __nv_bfloat16 *k_of(const rig &g, int copy)
 	return g.kv + (size_t)(copy % g.n_copy) * g.pool * 2;
 }
 
-static void time_row(
-	nsv_cuda *cuda, arena &mem, const row_shape &r, const uint32_t b[2], bool heads_first)
+static double time_plan(const rig &g)
 {
-	rig g = open_rig(cuda, mem, r, b[0], b[1], heads_first);
-	size_t v_off = (size_t)BLOCK * r.head_dim * (heads_first ? 1 : r.n_kv_head);
-	double bytes = (double)g.pool * 4;
-	int n = std::max(g.n_copy, bytes < 4e9 ? 20 : 5);
-	double plan = time_us(
+	return time_us(
 		[&](int, cudaStream_t stream) {
 			nsv_err err;
 			if (nsv_cuda_attn_plan(g.attn, &g.batch, stream, &err) < 0)
 				fail(err);
 		},
 		20);
-	double us = time_us(
+}
+
+/* n launches a replay, each over the next copy. */
+static double time_run(const rig &g, size_t v_off, int n)
+{
+	return time_us(
 		[&](int i, cudaStream_t stream) {
 			nsv_err err;
 			const __nv_bfloat16 *k = k_of(g, i);
@@ -154,12 +159,43 @@ static void time_row(
 				fail(err);
 		},
 		n);
-	printf("{\"n_head\": %u, \"n_kv_head\": %u, \"head_dim\": %u, \"batch\": %u, \"context\": "
-	       "%u, "
-	       "\"layout\": \"%s\", \"us\": %.2f, \"plan_us\": %.2f, \"bytes\": %.0f, "
-	       "\"gb_s\": %.0f}\n",
-		r.n_head, r.n_kv_head, r.head_dim, b[0], b[1], heads_first ? "heads" : "tokens", us,
-		plan, bytes, bytes / us / 1e3);
+}
+
+static void print_row(const row_shape &r, const uint32_t b[2], const char *work, bool heads_first,
+	double us, double plan)
+{
+	printf("{\"work\": \"%s\", \"n_head\": %u, \"n_kv_head\": %u, \"head_dim\": %u, "
+	       "\"batch\": %u, \"context\": %u, \"layout\": \"%s\", \"us\": %.2f, "
+	       "\"plan_us\": %.2f, ",
+		work, r.n_head, r.n_kv_head, r.head_dim, b[0], b[1],
+		heads_first ? "heads" : "tokens", us, plan);
+}
+
+/* From the first element of K to that of V. */
+static size_t v_offset(const row_shape &r, bool heads_first)
+{
+	return (size_t)BLOCK * r.head_dim * (heads_first ? 1 : r.n_kv_head);
+}
+
+static void time_decode(
+	nsv_cuda *cuda, arena &mem, const row_shape &r, const uint32_t b[2], bool heads_first)
+{
+	rig g = open_rig(cuda, mem, r, b[0], b[1], 1, heads_first);
+	double bytes = (double)g.pool * 4, plan = time_plan(g);
+	double us = time_run(g, v_offset(r, heads_first), std::max(g.n_copy, bytes < 4e9 ? 20 : 5));
+	print_row(r, b, "decode", heads_first, us, plan);
+	printf("\"bytes\": %.0f, \"gb_s\": %.0f}\n", bytes, bytes / us / 1e3);
+	nsv_cuda_attn_free(g.attn);
+}
+
+static void time_prefill(
+	nsv_cuda *cuda, arena &mem, const row_shape &r, const uint32_t b[2], bool heads_first)
+{
+	rig g = open_rig(cuda, mem, r, b[0], b[1], b[1], heads_first);
+	double ops = 2.0 * b[0] * b[1] * b[1] * r.n_head * r.head_dim, plan = time_plan(g);
+	double us = time_run(g, v_offset(r, heads_first), 5);
+	print_row(r, b, "prefill", heads_first, us, plan);
+	printf("\"ops\": %.0f, \"tflop_s\": %.0f}\n", ops, ops / us / 1e6);
 	nsv_cuda_attn_free(g.attn);
 }
 
@@ -197,6 +233,15 @@ static void time_read(arena &mem)
 	printf("{\"read\": \"8 GiB\", \"us\": %.2f, \"gb_s\": %.0f}\n", us, bytes / us / 1e3);
 }
 
+static bool is_wanted(
+	const char *filter, const char *work, const row_shape &r, const uint32_t b[2])
+{
+	char name[64];
+	snprintf(name, sizeof(name), "%s %u/%u/%u %ux%u", work, r.n_head, r.n_kv_head, r.head_dim,
+		b[0], b[1]);
+	return strstr(name, filter) != nullptr;
+}
+
 int main(int argc, char **argv)
 {
 	nsv_cuda *cuda;
@@ -208,16 +253,16 @@ int main(int argc, char **argv)
 	setvbuf(stdout, nullptr, _IONBF, 0);
 	mem.open((size_t)12 << 30);
 	time_read(mem);
+	for (const row_shape &r : prefill_heads)
+		for (const uint32_t(&b)[2] : prefill_batches)
+			for (bool heads_first : {false, true})
+				if (is_wanted(filter, "prefill", r, b))
+					time_prefill(cuda, mem, r, b, heads_first);
 	for (const row_shape &r : heads)
-		for (const uint32_t(&b)[2] : batches) {
-			char name[64];
-			snprintf(name, sizeof(name), "%u/%u/%u %ux%u", r.n_head, r.n_kv_head,
-				r.head_dim, b[0], b[1]);
-			if (!strstr(name, filter))
-				continue;
-			time_row(cuda, mem, r, b, false);
-			time_row(cuda, mem, r, b, true);
-		}
+		for (const uint32_t(&b)[2] : batches)
+			for (bool heads_first : {false, true})
+				if (is_wanted(filter, "decode", r, b))
+					time_decode(cuda, mem, r, b, heads_first);
 	nsv_cuda_close(cuda);
 	return 0;
 }

@@ -3,8 +3,9 @@
  *     attention [cases] [seed]      prints "N passed, M failed"; exits 1 on any failure
  *
  * Pools are NaN wherever no key was written, outputs are poisoned, tables are scattered. Besides
- * closeness: the same bits alone and in a batch, one row at a time and together, by a replayed
- * graph over other lengths; keys that decide the answer at every block and chunk edge. */
+ * closeness: the same bits alone and in a batch, one row at a time (decode) and together (prefill),
+ * in two chunks, by a replayed graph over other lengths; keys that decide the answer at every block
+ * and chunk edge. */
 #include "kernels/cuda/order.cuh"
 #include "tests/ops/cuda/oracle.cuh"
 
@@ -258,7 +259,17 @@ static bool same_rows(
 	return memcmp(&a[row * len], &b[row * len], n * len) == 0;
 }
 
-/* A sequence alone, then its rows one call each, against the batch. */
+/* A sequence's rows in two calls' worth, as chunks of a prefill. */
+static vector<char> outputs_in_two(nsv_cuda *cuda, const test_case &t, const nsv_cuda_seq &s)
+{
+	int32_t n = 1 + (int32_t)below((uint32_t)s.n_query - 1);
+	return outputs(cuda, t,
+		{{s.row0, n, s.n_past, s.table},
+			{s.row0 + n, s.n_query - n, s.n_past + n, s.table}},
+		(uint32_t)s.n_query);
+}
+
+/* A sequence alone, in two chunks, then rows one call each, against the batch. */
 static void check_bits(nsv_cuda *cuda, test_case &t)
 {
 	vector<char> all = outputs(cuda, t, t.seqs, t.max_query);
@@ -268,6 +279,10 @@ static void check_bits(nsv_cuda *cuda, test_case &t)
 	vector<char> alone = outputs(cuda, t, {s}, s.n_query);
 	verdict(same_rows(t, all, alone, s.row0, s.n_query), describe(t) + ": other bits alone");
 	bool same = true;
+	if (s.n_query > 1) {
+		vector<char> two = outputs_in_two(cuda, t, s);
+		verdict(same_rows(t, all, two, s.row0, s.n_query), describe(t) + ": other bits in two");
+	}
 	for (int32_t i = 0; i < std::min(s.n_query, 3); i++) {
 		int32_t row = i < 2 ? (i ? s.n_query - 1 : 0) : (int32_t)below(s.n_query);
 		vector<char> one =
@@ -350,11 +365,12 @@ static test_case random_case(int index)
 		t.shape.softcap = 10.0f + (float)below(40);
 	t.k_scale = below(3) ? 1.0f : 3.0f;
 	uint32_t n_seq = index % 100 == 99 ? 1 : 1 + below(6);
+	uint32_t many = below(3) ? 8 : 8 + below(400);
 	for (uint32_t i = 0; i < n_seq; i++) {
 		uint32_t n_kv = index % 100 == 99 ? 65537
 				: below(3)	  ? pick(lengths)
 						  : 1 + below(3000);
-		add_seq(t, n_kv, below(10) == 0 ? 0 : below(2) ? 1 : 1 + below(8));
+		add_seq(t, n_kv, below(10) == 0 ? 0 : below(2) ? 1 : 1 + below(many));
 	}
 	if (t.n_row == 0)
 		add_seq(t, 70, 1);
@@ -380,7 +396,8 @@ static void random_cases(nsv_cuda *cuda, int n)
 }
 
 /* A sequence for each edge, the needle at it. */
-static void needle_cases(nsv_cuda *cuda, uint32_t dtype, uint32_t dim, uint32_t block)
+static void needle_cases(
+	nsv_cuda *cuda, uint32_t dtype, uint32_t dim, uint32_t block, uint32_t n_query)
 {
 	const uint32_t n_kv = 4097;
 	double worst = 0.0;
@@ -394,7 +411,7 @@ static void needle_cases(nsv_cuda *cuda, uint32_t dtype, uint32_t dim, uint32_t 
 	t.shape.scale = 40.0f / (float)dim;
 	t.k_scale = 0.1f;
 	for (size_t i = 0; i < at.size(); i++)
-		add_seq(t, n_kv, 1);
+		add_seq(t, n_kv, n_query);
 	t.needles = at;
 	scatter(t, 3);
 	put_on_device(t);
@@ -426,7 +443,7 @@ static void far_slots(nsv_cuda *cuda, enum order order)
 	test_case t = {};
 	set_shape(t, 4, 8, 128, 16, NSV_BF16, order);
 	for (uint32_t n_kv : lengths)
-		add_seq(t, n_kv, 1);
+		add_seq(t, n_kv, n_kv % 2 ? 1 : 200);
 	scatter(t, 150000);
 	put_on_device(t);
 	check_close(cuda, t, &worst);
@@ -439,7 +456,7 @@ static void wild_scores(nsv_cuda *cuda, uint32_t dtype)
 	set_shape(t, 5, 2, 64, 16, dtype, TOKENS_FIRST);
 	t.k_scale = 100.0f;
 	for (uint32_t n_kv : lengths)
-		add_seq(t, n_kv, 1);
+		add_seq(t, n_kv, n_kv % 2 ? 1 : 200);
 	scatter(t, 3);
 	put_on_device(t);
 	check_bits(cuda, t);
@@ -475,17 +492,17 @@ static void refusals(nsv_cuda *cuda)
 }
 
 /* The same launch over and over: every output the same, whatever the order of arrivals. */
-static void repeats(nsv_cuda *cuda, int n)
+static void repeats(nsv_cuda *cuda, uint32_t n_query, int n)
 {
 	test_case t = {};
 	set_shape(t, 3, 3, 64, 16, NSV_BF16, HEADS_FIRST);
 	for (uint32_t n_kv : {20000u, 777u, 5000u})
-		add_seq(t, n_kv, 1);
+		add_seq(t, n_kv, n_query);
 	scatter(t, 3);
 	put_on_device(t);
-	vector<char> first = outputs(cuda, t, t.seqs, 1), out(t.out_len);
+	vector<char> first = outputs(cuda, t, t.seqs, n_query), out(t.out_len);
 	nsv_cuda_batch batch = {t.d_seqs, t.d_tables, 3, t.table_stride};
-	nsv_cuda_attn *attn = make_attn(cuda, t, {3, 1, t.max_kv});
+	nsv_cuda_attn *attn = make_attn(cuda, t, {3, n_query, t.max_kv});
 	nsv_err err;
 	bool same = nsv_cuda_attn_plan(attn, &batch, 0, &err) == 0;
 	for (int i = 0; i < n && same; i++) {
@@ -522,13 +539,15 @@ int main(int argc, char **argv)
 	random_cases(cuda, n);
 	for (uint32_t dtype : {NSV_BF16, NSV_F16})
 		for (uint32_t dim : {64u, 128u, 256u})
-			needle_cases(cuda, dtype, dim, dim == 64 ? 16 : 32);
+			for (uint32_t n_query : {1u, 40u})
+				needle_cases(cuda, dtype, dim, dim == 64 ? 16 : 32, n_query);
 	long_needles(cuda);
 	far_slots(cuda, TOKENS_FIRST);
 	far_slots(cuda, HEADS_FIRST);
 	for (uint32_t dtype : {NSV_BF16, NSV_F16, NSV_F32})
 		wild_scores(cuda, dtype);
-	repeats(cuda, 2000);
+	repeats(cuda, 1, 2000);
+	repeats(cuda, 300, 2000);
 	nsv_cuda_close(cuda);
 	printf("%d passed, %d failed\n", n_passed, n_failed);
 	return n_failed != 0;

@@ -1,0 +1,27 @@
+/* What the launcher of the plan needs from its caller (attn.cu). */
+#ifndef NSV_KERNELS_CUDA_PLAN_CUH
+#define NSV_KERNELS_CUDA_PLAN_CUH
+
+#include "kernels/cuda/work.cuh"
+
+#include <cuda_runtime.h>
+
+namespace nsv
+{
+
+struct plan_args {
+	work_shape shape;
+	const nsv_cuda_seq *seqs;
+	int32_t n_seq, n_block; /* blocks of threads that decode runs with: below 1024 */
+	int64_t *ends;		/* (n_seq): tiles up to and with a sequence */
+	run_start *starts;	/* (n_block + 1) */
+	int32_t *cuts;		/* (n_block) */
+	work_shape prefill;
+	int64_t *prefill_ends; /* (n_seq): items up to and with a sequence; NULL: no prefill */
+};
+
+int plan_launch(const plan_args &args, cudaStream_t stream);
+
+} // namespace nsv
+
+#endif

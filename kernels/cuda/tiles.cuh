@@ -1,0 +1,91 @@
+/* Tiles of K, V and rows in shared memory, and how they get there through the block table: what
+ * decode and prefill share.
+ *
+ *     a tile: panels of 64 dims; a row is 128 bytes, its 16-byte pieces at piece ^ (row % 8) */
+#ifndef NSV_KERNELS_CUDA_TILES_CUH
+#define NSV_KERNELS_CUDA_TILES_CUH
+
+#include "kernels/cuda/args.cuh"
+#include "kernels/cuda/ptx.cuh"
+
+namespace nsv
+{
+
+constexpr int PANEL_DIMS = 64;
+constexpr int ROW_BYTES = 128;
+constexpr int PANEL_BYTES = TILE * ROW_BYTES;
+
+__device__ __forceinline__ uint32_t swizzle(uint32_t row, uint32_t piece16)
+{
+	return row * ROW_BYTES + ((piece16 ^ (row & 7)) << 4);
+}
+
+/* A place in a ring of n: which one, and the parity of its round. */
+struct ring_at {
+	int i = 0;
+	uint32_t round = 0;
+
+	__device__ __forceinline__ void next(int n)
+	{
+		if (++i == n) {
+			i = 0;
+			round ^= 1;
+		}
+	}
+};
+
+/* ROWS rows of q from row0 of a sequence's (token, head of the group) pairs, zeros where there is
+ * none: copies that are under way when it returns. */
+template <int D, int ROWS>
+__device__ void load_q(const attn_args &args, const nsv_cuda_seq &seq, int32_t row0, int32_t head0,
+	uint32_t dst, int lane)
+{
+	constexpr int pieces = D / 8;
+	const char *q = static_cast<const char *>(args.q);
+	for (int i = lane; i < ROWS * pieces; i += 32) {
+		int32_t r = i / pieces, c = i % pieces, row = row0 + r;
+		int32_t tok = row / args.shape.group, head = head0 + row % args.shape.group;
+		bool used = tok < seq.n_query && c * 8 < args.head_dim;
+		int64_t off =
+			used ? ((int64_t)(seq.row0 + tok) * args.n_head + head) * args.head_dim +
+					c * 8
+			     : 0;
+		uint32_t at = dst + c / 8 * (ROWS * ROW_BYTES) + swizzle(r, c % 8);
+		cp_async_16(at, q + off * 2, used ? 16 : 0);
+	}
+}
+
+/* One lane's box of a tile: where it is, and whether anyone sees it. */
+struct box {
+	int32_t tok, dim, block;
+	uint32_t dst;
+	bool used;
+};
+
+template <int D>
+__device__ __forceinline__ box make_box(const attn_args &args, int32_t table,
+	const tile_range &keys, int32_t tile, int lane)
+{
+	constexpr int n_panel = D / PANEL_DIMS;
+	box b;
+	int32_t in_tile = lane / n_panel << args.box_shift, panel = lane % n_panel;
+	int32_t key = tile * TILE + in_tile;
+	b.used = in_tile < TILE && key < keys.end && key + (1 << args.box_shift) > keys.begin;
+	b.tok = key & ((1 << args.block_shift) - 1);
+	b.dim = panel * PANEL_DIMS;
+	b.dst = panel * PANEL_BYTES + in_tile * ROW_BYTES;
+	b.block = b.used ? __ldg(args.tables + (int64_t)table * args.table_stride +
+				   (key >> args.block_shift))
+			 : 0;
+	return b;
+}
+
+/* The bytes that the boxes of a tile bring: for the barrier that counts them. */
+__device__ __forceinline__ uint32_t box_bytes(const attn_args &args, const box &b)
+{
+	return __popc(__ballot_sync(~0u, b.used)) * ROW_BYTES << args.box_shift;
+}
+
+} // namespace nsv
+
+#endif

@@ -1,0 +1,119 @@
+/* Products of a warpgroup on the tensor cores: asynchronous, both operands or the second one from
+ * shared memory. Nothing here decides anything.
+ *
+ *     D (64, N) fp32 in registers: a warp has 16 rows, laid out as by mma.sync m16n8k16
+ *     A (64, 16) from registers, laid out likewise, or from panels, dims along a row
+ *     B (16, N)  from panels: of K, dims along a row (K-major); of V, dims along a row too, but
+ *                there they are N (MN-major)
+ *
+ * Accumulators are nobody else's between the fence before a product and the wait for it. */
+#ifndef NSV_KERNELS_CUDA_WGMMA_CUH
+#define NSV_KERNELS_CUDA_WGMMA_CUH
+
+#include "kernels/cuda/tiles.cuh"
+
+namespace nsv
+{
+
+/* Descriptors of a place in panels whose rows are swizzled over 128 bytes: 8 rows are 1024 bytes.
+ * `panel`: bytes from a panel to the next, where N runs over panels. */
+__device__ __forceinline__ uint64_t wgmma_at(uint32_t smem, uint32_t panel)
+{
+	return (uint64_t)((smem & 0x3ffff) >> 4) | (uint64_t)(panel >> 4) << 16 |
+	       (uint64_t)(8 * ROW_BYTES >> 4) << 32 | (uint64_t)1 << 62;
+}
+
+__device__ __forceinline__ void wgmma_fence()
+{
+	asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
+
+__device__ __forceinline__ void wgmma_commit()
+{
+	asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+
+/* All but the last N groups are done. */
+template <int N> __device__ __forceinline__ void wgmma_wait()
+{
+	asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory");
+}
+
+/* The compiler reads and writes x on its side of this. */
+template <int N> __device__ __forceinline__ void pin(float (&x)[N])
+{
+#pragma unroll
+	for (int i = 0; i < N; i++)
+		asm volatile("" : "+f"(x[i])::"memory");
+}
+
+#define NSV_OUT8(d, i)                                                                             \
+	"+f"((d)[i]), "+f"((d)[(i) + 1]), "+f"((d)[(i) + 2]), "+f"((d)[(i) + 3]),                  \
+		"+f"((d)[(i) + 4]), "+f"((d)[(i) + 5]), "+f"((d)[(i) + 6]), "+f"((d)[(i) + 7])
+#define NSV_OUT32(d) NSV_OUT8(d, 0), NSV_OUT8(d, 8), NSV_OUT8(d, 16), NSV_OUT8(d, 24)
+#define NSV_OUT64(d)                                                                               \
+	NSV_OUT32(d), NSV_OUT8(d, 32), NSV_OUT8(d, 40), NSV_OUT8(d, 48), NSV_OUT8(d, 56)
+#define NSV_REGS32 \
+	"{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15," \
+	" %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}"
+#define NSV_REGS64 \
+	"{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15," \
+	" %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31," \
+	" %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47," \
+	" %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}"
+
+/* d (64, 64) = or += a b of 16 dims, a and b in shared memory, dims along rows of both. */
+#define NSV_WGMMA_QK(TYPES)                                                                        \
+	asm volatile("{\n\t.reg .pred add;\n\tsetp.ne.b32 add, %34, 0;\n\t"                          \
+		     "wgmma.mma_async.sync.aligned.m64n64k16.f32." TYPES " " NSV_REGS32            \
+		     ", %32, %33, add, 1, 1, 0, 0;\n\t}"                                           \
+		     : NSV_OUT32(d)                                                                \
+		     : "l"(a), "l"(b), "r"(add))
+
+/* d (64, N) += a b of 16 keys, a in registers, b in shared memory with N along rows. */
+#define NSV_WGMMA_PV(N, REGS, A0, A1, A2, A3, B, ADD, TYPES, OUT)                                  \
+	asm volatile("{\n\t.reg .pred add;\n\tsetp.ne.b32 add, " ADD ", 0;\n\t"                      \
+		     "wgmma.mma_async.sync.aligned.m64n" N "k16.f32." TYPES " " REGS               \
+		     ", {" A0 ", " A1 ", " A2 ", " A3 "}, " B ", add, 1, 1, 1;\n\t}"               \
+		     : OUT(d)                                                                      \
+		     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(1))
+#define NSV_WGMMA_PV64(TYPES)                                                                      \
+	NSV_WGMMA_PV("64", NSV_REGS32, "%32", "%33", "%34", "%35", "%36", "%37", TYPES, NSV_OUT32)
+#define NSV_WGMMA_PV128(TYPES)                                                                     \
+	NSV_WGMMA_PV("128", NSV_REGS64, "%64", "%65", "%66", "%67", "%68", "%69", TYPES, NSV_OUT64)
+
+template <typename E> struct wgmma;
+
+template <> struct wgmma<__nv_bfloat16> {
+	static __device__ __forceinline__ void qk(float (&d)[32], uint64_t a, uint64_t b, int add)
+	{
+		NSV_WGMMA_QK("bf16.bf16");
+	}
+	static __device__ __forceinline__ void pv(float (&d)[32], const uint32_t *a, uint64_t b)
+	{
+		NSV_WGMMA_PV64("bf16.bf16");
+	}
+	static __device__ __forceinline__ void pv(float (&d)[64], const uint32_t *a, uint64_t b)
+	{
+		NSV_WGMMA_PV128("bf16.bf16");
+	}
+};
+
+template <> struct wgmma<__half> {
+	static __device__ __forceinline__ void qk(float (&d)[32], uint64_t a, uint64_t b, int add)
+	{
+		NSV_WGMMA_QK("f16.f16");
+	}
+	static __device__ __forceinline__ void pv(float (&d)[32], const uint32_t *a, uint64_t b)
+	{
+		NSV_WGMMA_PV64("f16.f16");
+	}
+	static __device__ __forceinline__ void pv(float (&d)[64], const uint32_t *a, uint64_t b)
+	{
+		NSV_WGMMA_PV128("f16.f16");
+	}
+};
+
+} // namespace nsv
+
+#endif
