@@ -134,8 +134,8 @@ static void consume(int fd, void *arg)
 
 double ring_rate(void)
 {
-	struct ring_memory *m = mmap(
-		NULL, sizeof(*m), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	struct ring_memory *m =
+		mmap(NULL, sizeof(*m), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	const struct nsv_sqe nop = {.op = NSV_OP_NOP};
 
 	if (m == MAP_FAILED)

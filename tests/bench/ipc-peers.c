@@ -113,8 +113,8 @@ void end_other(pid_t pid)
 struct stamps *new_stamps(uint32_t n, enum mode mode)
 {
 	size_t len = sizeof(struct stamps) + n * sizeof(uint64_t);
-	struct stamps *s =
-		mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+	struct stamps *s = mmap(NULL, len, PROT_READ | PROT_WRITE,
+		MAP_SHARED | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
 
 	if (s == MAP_FAILED)
 		die("no memory");

@@ -73,8 +73,8 @@ static double ping_median(struct nsv_client *client)
 /* The client is the first of the sessions. */
 static void open_all(const char *socket, struct nsv_client *client, struct session_costs *c)
 {
-	const struct nsv_geom want = {.n_sqe = 16, .n_slot = 1, .arena_len = 4096, .text_len = 1024,
-		.n_token = 256};
+	const struct nsv_geom want = {
+		.n_sqe = 16, .n_slot = 1, .arena_len = 4096, .text_len = 1024, .n_token = 256};
 
 	for (uint32_t i = 0; i < c->n; i++) {
 		uint64_t start = nsv_now_ns();

@@ -38,8 +38,7 @@ static void greet(int fd, struct nsv_channel *ch)
 		nsv_region_reopen_ro(&ch->down_region, &down_fd) < 0)
 		die(err.text);
 	nsv_channel_set_waiting(ch, false); /* it looks by itself */
-	struct nsv_welcome w =
-		nsv_welcome_make(1, &geom, ch->up_region.len, ch->down_region.len);
+	struct nsv_welcome w = nsv_welcome_make(1, &geom, ch->up_region.len, ch->down_region.len);
 	if (nsv_welcome_send(fd, &w, ch->up_region.fd, down_fd) < 0)
 		die("no welcome");
 }

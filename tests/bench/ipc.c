@@ -43,13 +43,26 @@ struct path {
 enum { PINGPONG, NOP, SEQPACKET, TCP, STORE, WAKE, TOKEN, N_PATH };
 
 static struct path paths[N_PATH] = {
-	[PINGPONG] = {"shared memory", take_memory_pingpong, false, {true, false, false}},
-	[NOP] = {"nanoserve NOP", take_nop, false, {true, true, true}},
-	[SEQPACKET] = {"SEQPACKET echo", take_seqpacket, false, {true, true, true}},
-	[TCP] = {"TCP echo", take_tcp, false, {true, true, true}},
-	[STORE] = {"shared memory", take_memory_store, true, {true, false, false}},
-	[WAKE] = {"socket pair", take_socket_wake, true, {false, true, true}},
-	[TOKEN] = {"nanoserve token", take_token, true, {true, true, true}},
+	[PINGPONG] = {.name = "shared memory",
+		.take = take_memory_pingpong,
+		.modes = {true, false, false}},
+	[NOP] = {.name = "nanoserve NOP", .take = take_nop, .modes = {true, true, true}},
+	[SEQPACKET] = {.name = "SEQPACKET echo",
+		.take = take_seqpacket,
+		.modes = {true, true, true}},
+	[TCP] = {.name = "TCP echo", .take = take_tcp, .modes = {true, true, true}},
+	[STORE] = {.name = "shared memory",
+		.take = take_memory_store,
+		.one_way = true,
+		.modes = {true, false, false}},
+	[WAKE] = {.name = "socket pair",
+		.take = take_socket_wake,
+		.one_way = true,
+		.modes = {false, true, true}},
+	[TOKEN] = {.name = "nanoserve token",
+		.take = take_token,
+		.one_way = true,
+		.modes = {true, true, true}},
 };
 
 static const char *const mode_names[N_MODE] = {"awake", "asleep", "one CPU"};
@@ -92,8 +105,8 @@ static void print_distributions(void)
 {
 	static const double q[] = {0.5, 0.9, 0.99, 0.999};
 
-	printf("%-26s %8s %10s %10s %10s %10s   us, all rounds\n", "path", "samples", "50 %", "90 %",
-		"99 %", "99.9 %");
+	printf("%-26s %8s %10s %10s %10s %10s   us, all rounds\n", "path", "samples", "50 %",
+		"90 %", "99 %", "99.9 %");
 	for (int i = 0; i < N_PATH; i++)
 		for (int m = 0; m < N_MODE; m++) {
 			const struct path *p = &paths[i];
@@ -284,7 +297,8 @@ static void add_sessions(struct nsv_report *r, struct session_costs *s)
 
 	add(r, "sessions open at once", "", s->n, NULL, 0, 4096);
 	nsv_sort(us, s->n);
-	add(r, "session: accept and hello, median", "us", nsv_quantile(us, s->n, 0.5), NULL, 0, 200);
+	add(r, "session: accept and hello, median", "us", nsv_quantile(us, s->n, 0.5), NULL, 0,
+		200);
 	add(r, "session: accept and hello, 99 %", "us", nsv_quantile(us, s->n, 0.99), NULL, 0, 0);
 	add(r, "session: regions, the smallest", "bytes", s->region_bytes, NULL, 0, 0);
 	add(r, "session: the daemon's own memory", "bytes", s->heap_bytes, NULL, 0, 0);
@@ -341,8 +355,8 @@ static void draw(void)
 	size_t n = 0;
 
 	for (int way = 0; way < 2; way++) {
-		panels[way] = (struct nsv_panel){.title = way ? "From the engine to the client"
-							      : "There and back",
+		panels[way] = (struct nsv_panel){
+			.title = way ? "From the engine to the client" : "There and back",
 			.x_name = "share of samples that are as fast",
 			.y_name = "us",
 			.log_x = true,
@@ -368,7 +382,7 @@ static void draw(void)
 int main(void)
 {
 	static struct session_costs sessions;
-	struct stream_cost peer;
+	struct stream_cost peer = {0};
 	struct nsv_report r;
 	int n_cpu = find_cpus();
 

@@ -23,7 +23,7 @@ _Noreturn void die(const char *what);
 
 /* ---- Placing (ipc-peers.c) */
 
-int find_cpus(void); /* how many there are for us: 1, or 2 for more */
+int find_cpus(void);		 /* how many there are for us: 1, or 2 for more */
 void pin(pid_t pid, int place);	 /* all threads of a process to our first or second CPU */
 void unpin(void);		 /* this process: anywhere, as it began */
 int other_place(enum mode mode); /* of the side that is not this process */
@@ -62,9 +62,9 @@ take_fn take_token;			     /* ipc-tokens.c: the engine's side to the client's */
 
 /* ---- Rates and costs */
 
-double ring_rate(void);		    /* entries a second through one submission ring, nothing else */
-double daemon_rate(void);	    /* the same, each answered by the daemon */
-double seconds_of_tokens(uint32_t n); /* a burst, from its first byte to its end */
+double ring_rate(void);	  /* entries a second through one submission ring, nothing else */
+double daemon_rate(void); /* the same, each answered by the daemon */
+double seconds_of_tokens(uint32_t n);	   /* a burst, from its first byte to its end */
 double seconds_of_prompt(uint32_t n_byte); /* tokenized by the daemon */
 
 void start_daemons(void); /* a tiny model's; for take_nop and what follows it */
@@ -74,8 +74,8 @@ struct session_costs { /* ipc-sessions.c */
 	uint32_t n;
 	double open_us[4096]; /* (n) connect, hello, welcome, mapped; in the order they came */
 	double region_bytes, pss_bytes, heap_bytes; /* of one session, in the daemon */
-	double idle_cpu;    /* seconds of CPU a second, all of them idle */
-	double ping_us[13]; /* with 1, 2, 4 ... 4,096 sessions open */
+	double idle_cpu;			    /* seconds of CPU a second, all of them idle */
+	double ping_us[13];			    /* with 1, 2, 4 ... 4,096 sessions open */
 	uint32_t n_ping;
 };
 void measure_sessions(struct session_costs *ret);

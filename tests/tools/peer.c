@@ -47,8 +47,8 @@ double nsv_peer_rate(const char *model, const char *threads, int n_prompt, int n
 {
 	char arguments[768];
 
-	snprintf(arguments, sizeof(arguments), "-m '%s' -t %s -p %d -n %d -d %d -r %d -o json", model,
-		threads, n_prompt, n_gen, depth, depth ? 1 : 3);
+	snprintf(arguments, sizeof(arguments), "-m '%s' -t %s -p %d -n %d -d %d -r %d -o json",
+		model, threads, n_prompt, n_gen, depth, depth ? 1 : 3);
 	json_t *list = nsv_peer_run("llama-bench", arguments);
 	json_t *row = json_array_get(json_array_get(list, 0), 0);
 	double rate = json_number_value(json_object_get(row, "avg_ts"));
@@ -111,7 +111,8 @@ static void exec_server(const struct nsv_peer_server *s, const char *model, cons
 
 static bool is_healthy(const struct nsv_peer_server *s)
 {
-	static const char ask[] = "GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
+	static const char ask[] =
+		"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
 	char answer[64] = "";
 	nsv_autoclose int fd = connect_to(s->port);
 

@@ -30,7 +30,7 @@ void nsv_peer_server_stop(struct nsv_peer_server *s);
 struct nsv_peer_stream {
 	int fd;
 	uint64_t start_ns, first_ns, last_ns; /* of the request, the first token, the last one */
-	uint32_t n_event;                     /* tokens: one event each */
+	uint32_t n_event;		      /* tokens: one event each */
 	char tail[64]; /* the end of what was read, in which an event may have begun */
 	size_t n_tail;
 };

@@ -132,7 +132,9 @@ static void put_axes(FILE *f, const struct nsv_panel *p, const struct frame *fr)
 	}
 	put_text(f, (LEFT + WIDTH - RIGHT) / 2, bottom + 36, "middle", p->x_name);
 	put_text(f, 8, fr->top + TOP - 8, "start", p->y_name);
-	fprintf(f, "<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"middle\" font-weight=\"bold\">%s</text>\n",
+	fprintf(f,
+		"<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"middle\" "
+		"font-weight=\"bold\">%s</text>\n",
 		(LEFT + WIDTH - RIGHT) / 2, fr->top + TOP - 8, p->title);
 }
 
