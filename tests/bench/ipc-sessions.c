@@ -1,13 +1,13 @@
 /* Many sessions with one daemon: what each costs to open and to keep, and what they cost another
  * one that is awake. */
 #include <signal.h>
-#include <string.h>
 #include <sys/resource.h>
 #include <time.h>
 
 #include "daemon/clock.h"
 #include "shm/layout.h"
 #include "tests/bench/ipc.h"
+#include "tests/tools/proc.h"
 #include "tests/tools/raw.h"
 #include "tests/tools/stats.h"
 #include "tests/tools/tiny.h"
@@ -39,22 +39,6 @@ static double cpu_seconds(pid_t pid)
 	if (clock_getcpuclockid(pid, &clock) != 0 || clock_gettime(clock, &ts) < 0)
 		die("no CPU clock");
 	return (double)ts.tv_sec + (double)ts.tv_nsec / 1e9;
-}
-
-/* A sum of the process's mappings by its name in smaps_rollup, in bytes. */
-static double mapped_bytes(pid_t pid, const char *name)
-{
-	char path[64], line[256];
-	long kib = 0;
-
-	snprintf(path, sizeof(path), "/proc/%d/smaps_rollup", (int)pid);
-	FILE *f = fopen(path, "re");
-	while (f && fgets(line, sizeof(line), f))
-		if (strncmp(line, name, strlen(name)) == 0)
-			kib = atol(line + strlen(name) + 1);
-	if (f)
-		fclose(f);
-	return (double)kib * 1024;
 }
 
 static double ping_median(struct nsv_client *client)
@@ -108,10 +92,10 @@ void measure_sessions(struct session_costs *ret)
 		die("the daemon does not start");
 	pin(d.pid, other_place(AWAKE));
 	struct nsv_client *client = open_client(d.socket, true);
-	double pss = mapped_bytes(d.pid, "Pss:"), heap = mapped_bytes(d.pid, "Pss_Anon:");
+	long pss = nsv_proc_rollup(d.pid, "Pss:"), heap = nsv_proc_rollup(d.pid, "Pss_Anon:");
 	open_all(d.socket, client, ret);
-	ret->pss_bytes = (mapped_bytes(d.pid, "Pss:") - pss) / ret->n;
-	ret->heap_bytes = (mapped_bytes(d.pid, "Pss_Anon:") - heap) / ret->n;
+	ret->pss_bytes = (double)(nsv_proc_rollup(d.pid, "Pss:") - pss) / ret->n;
+	ret->heap_bytes = (double)(nsv_proc_rollup(d.pid, "Pss_Anon:") - heap) / ret->n;
 	ret->idle_cpu = idle_share(d.pid);
 	for (uint32_t i = 1; i < ret->n; i++)
 		nsv_raw_close(&sessions[i]);

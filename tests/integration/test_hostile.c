@@ -16,6 +16,7 @@
 
 #include "tests/tools/ask.h"
 #include "tests/tools/daemon.h"
+#include "tests/tools/proc.h"
 #include "tests/tools/raw.h"
 #include "tests/tools/tiny.h"
 
@@ -252,24 +253,10 @@ static void test_silent_connections_have_a_limit(void **state)
 	end_serving();
 }
 
-static long count_fds(void)
-{
-	char cmd[64];
-	long n = -1;
-
-	snprintf(cmd, sizeof(cmd), "ls /proc/%d/fd | wc -l", (int)served.pid);
-	FILE *f = popen(cmd, "re");
-	if (f && fscanf(f, "%ld", &n) != 1)
-		n = -1;
-	if (f)
-		pclose(f);
-	return n;
-}
-
 static bool fds_become(long n)
 {
 	for (int i = 0; i < 500; i++) {
-		if (count_fds() == n)
+		if (nsv_proc_fds(served.pid) == n)
 			return true;
 		usleep(10000);
 	}
@@ -286,7 +273,7 @@ static void test_odd_packets_and_half_open_sockets(void **state)
 
 	serve("{}");
 	usleep(100000);
-	long n_fd = count_fds();
+	long n_fd = nsv_proc_fds(served.pid);
 	for (size_t i = 0; i < NSV_ARRAY_LEN(r); i++)
 		assert_int_equal(nsv_raw_open(&r[i], served.socket, NULL), 0);
 	for (int i = 0; i < 100; i++) {
@@ -319,7 +306,7 @@ static void test_welcomes_that_are_never_read(void **state)
 
 	serve("{}");
 	usleep(100000);
-	long n_fd = count_fds();
+	long n_fd = nsv_proc_fds(served.pid);
 	for (size_t i = 0; i < NSV_ARRAY_LEN(fds); i++) {
 		fds[i] = nsv_raw_connect(served.socket);
 		assert_int_equal(nsv_hello_send(fds[i], &h), 0);

@@ -15,6 +15,7 @@
 
 #include "tests/tools/ask.h"
 #include "tests/tools/daemon.h"
+#include "tests/tools/proc.h"
 #include "tests/tools/tiny.h"
 
 static char model[64];
@@ -200,28 +201,6 @@ static void test_the_service_manager_is_told(void **state)
 	unlink(addr.sun_path);
 }
 
-/* Voluntary and involuntary switches of all threads: a thread that wakes is counted. */
-static long count_switches(pid_t pid)
-{
-	char path[512], line[256];
-	long sum = 0, n;
-
-	snprintf(path, sizeof(path), "ls /proc/%d/task", pid);
-	FILE *tasks = popen(path, "r");
-	while (fgets(line, sizeof(line), tasks)) {
-		snprintf(path, sizeof(path), "/proc/%d/task/%ld/status", pid, atol(line));
-		FILE *f = fopen(path, "re");
-		while (f && fgets(line, sizeof(line), f))
-			if (sscanf(line, "voluntary_ctxt_switches: %ld", &n) == 1 ||
-				sscanf(line, "nonvoluntary_ctxt_switches: %ld", &n) == 1)
-				sum += n;
-		if (f)
-			fclose(f);
-	}
-	pclose(tasks);
-	return sum;
-}
-
 static void test_an_idle_daemon_sleeps(void **state)
 {
 	struct nsv_test_daemon d;
@@ -236,9 +215,9 @@ static void test_an_idle_daemon_sleeps(void **state)
 	nsv_ask_text(client, "then sleep", &p, a);
 	assert_int_equal(a->ret, 0);
 	sleep(2); /* the hello timer runs out */
-	long before = count_switches(d.pid);
+	long before = nsv_proc_switches(d.pid);
 	sleep(2);
-	assert_int_equal(count_switches(d.pid), before);
+	assert_int_equal(nsv_proc_switches(d.pid), before);
 	nsv_client_close(client);
 	free(a);
 	assert_int_equal(nsv_test_daemon_stop(&d, SIGTERM), 0);

@@ -5,13 +5,18 @@
 
 void nsv_tiny_model(char *path, size_t len)
 {
+	nsv_tiny_model_of(path, len, NSV_TINY_CONTEXT);
+}
+
+void nsv_tiny_model_of(char *path, size_t len, uint32_t n_context)
+{
 	const struct nsv_tiny_llama shape = {.n_layer = 2,
 		.width = 64,
 		.n_ffn = 96,
 		.n_head = 4,
 		.n_kv_head = 2,
 		.head_dim = 16,
-		.n_context = NSV_TINY_CONTEXT,
+		.n_context = n_context,
 		.dtype = NSV_Q8_0};
 	struct nsv_gguf_writer w;
 	size_t file_len;

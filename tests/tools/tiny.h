@@ -8,5 +8,7 @@
 
 /* Writes it and names it in path (at least 64 bytes). */
 void nsv_tiny_model(char *path, size_t len);
+/* The same with a context of its own. */
+void nsv_tiny_model_of(char *path, size_t len, uint32_t n_context);
 
 #endif

@@ -1,0 +1,144 @@
+/* Some hundred sessions with one daemon: while they idle nothing runs, and when they have gone
+ * descriptors and memory are what they were. (4,096 of them: make bench NAME=ipc.) */
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "tests/tools/ask.h"
+#include "tests/tools/daemon.h"
+#include "tests/tools/proc.h"
+#include "tests/tools/raw.h"
+#include "tests/tools/tiny.h"
+
+#define N_SESSION 300
+#define N_CYCLE 8
+
+/* A kilobyte lost with each session would come to two megabytes, a page of each region to 20. The
+ * session table's own pages, 4,096 records of 192 bytes, come into use one after the other. */
+#define MOST_GROWTH (256 << 10)
+#define MOST_SHARED_GROWTH (1 << 20)
+
+static struct nsv_test_daemon served;
+static struct nsv_client *control;
+static struct nsv_raw sessions[N_SESSION];
+static char model[64];
+
+static int start(void **state)
+{
+	static const char *const extra[] = {"--kv-blocks", "64", "--threads", "1", NULL};
+	(void)state;
+
+	nsv_tiny_model(model, sizeof(model));
+	if (nsv_test_daemon_start(&served, model, extra) < 0)
+		return -1;
+	control = nsv_ask_open(served.socket);
+	usleep(100000); /* the connections by which the daemon's start was awaited are over */
+	return control ? 0 : -1;
+}
+
+static int stop(void **state)
+{
+	(void)state;
+	nsv_client_close(control);
+	unlink(model);
+	return nsv_test_daemon_stop(&served, SIGTERM) == 0 ? 0 : -1;
+}
+
+static void open_all(void)
+{
+	const struct nsv_geom want = {
+		.n_sqe = 16, .n_slot = 1, .arena_len = 4096, .text_len = 1024};
+
+	for (int i = 0; i < N_SESSION; i++)
+		assert_int_equal(nsv_raw_open(&sessions[i], served.socket, &want), 0);
+}
+
+/* Each has been used. */
+static void ask_all(void)
+{
+	const struct nsv_sqe nop = {.op = NSV_OP_NOP};
+	struct nsv_cqe c;
+
+	for (int i = 0; i < N_SESSION; i++)
+		nsv_raw_put(&sessions[i], &nop);
+	for (int i = 0; i < N_SESSION; i++) {
+		assert_true(nsv_raw_next(&sessions[i], &c));
+		assert_int_equal(c.kind, NSV_CQE_PONG);
+	}
+}
+
+/* A session's descriptors are closed once nobody in the daemon refers to it. */
+static bool fds_become(long n)
+{
+	for (int i = 0; i < 1000; i++) {
+		if (nsv_proc_fds(served.pid) == n)
+			return true;
+		usleep(10000);
+	}
+	return false;
+}
+
+static void close_all(long n_fd_before)
+{
+	for (int i = 0; i < N_SESSION; i++)
+		nsv_raw_close(&sessions[i]);
+	assert_true(nsv_ask_status_until(control, "sessions", 1));
+	assert_true(fds_become(n_fd_before));
+}
+
+static void test_nothing_is_left_of_sessions_that_went(void **state)
+{
+	struct nsv_answer *a = malloc(sizeof(*a));
+	long n_fd = nsv_proc_fds(served.pid);
+	(void)state;
+
+	/* What is made once is there after the first of each. */
+	nsv_ask_hello(control, a);
+	open_all();
+	ask_all();
+	close_all(n_fd);
+	long shared = nsv_proc_status(served.pid, "RssShmem:");
+	long own = nsv_proc_status(served.pid, "RssAnon:");
+	for (int i = 0; i < N_CYCLE; i++) {
+		open_all();
+		assert_true(nsv_proc_fds(served.pid) >= n_fd + N_SESSION);
+		ask_all();
+		close_all(n_fd);
+	}
+	assert_true(nsv_proc_status(served.pid, "RssShmem:") - shared < MOST_SHARED_GROWTH);
+#ifndef __SANITIZE_ADDRESS__ /* which keeps freed memory, and finds leaks by itself */
+	assert_true(nsv_proc_status(served.pid, "RssAnon:") - own < MOST_GROWTH);
+#endif
+	print_message("%d sessions, %d times: %ld descriptors, %ld bytes of its own more\n",
+		N_SESSION, N_CYCLE, n_fd, nsv_proc_status(served.pid, "RssAnon:") - own);
+	nsv_ask_hello(control, a);
+	assert_int_equal(a->n_token, 8);
+	free(a);
+}
+
+static void test_idle_sessions_wake_nobody(void **state)
+{
+	long n_fd = nsv_proc_fds(served.pid);
+	(void)state;
+
+	open_all();
+	ask_all();
+	sleep(2); /* the hello timer runs out */
+	long before = nsv_proc_switches(served.pid);
+	sleep(2);
+	assert_int_equal(nsv_proc_switches(served.pid), before);
+	close_all(n_fd);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_nothing_is_left_of_sessions_that_went),
+		cmocka_unit_test(test_idle_sessions_wake_nobody),
+	};
+
+	return cmocka_run_group_tests(tests, start, stop);
+}

@@ -1,0 +1,75 @@
+#include "tests/tools/proc.h"
+
+#include <dirent.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* The number after the name that a line of the file begins with, or -1. */
+static long number_in(const char *path, const char *name)
+{
+	char line[256];
+	long n = -1;
+	FILE *f = fopen(path, "re");
+
+	while (f && n < 0 && fgets(line, sizeof(line), f))
+		if (strncmp(line, name, strlen(name)) == 0)
+			n = atol(line + strlen(name));
+	if (f)
+		fclose(f);
+	return n;
+}
+
+static long kib_in(pid_t pid, const char *file, const char *name)
+{
+	char path[64];
+
+	snprintf(path, sizeof(path), "/proc/%d/%s", (int)pid, file);
+	long kib = number_in(path, name);
+	return kib < 0 ? -1 : kib * 1024;
+}
+
+long nsv_proc_status(pid_t pid, const char *name)
+{
+	return kib_in(pid, "status", name);
+}
+
+long nsv_proc_rollup(pid_t pid, const char *name)
+{
+	return kib_in(pid, "smaps_rollup", name);
+}
+
+long nsv_proc_fds(pid_t pid)
+{
+	char path[64];
+	struct dirent *entry;
+	long n = 0;
+
+	snprintf(path, sizeof(path), "/proc/%d/fd", (int)pid);
+	DIR *dir = opendir(path);
+	while (dir && (entry = readdir(dir)))
+		n += entry->d_name[0] != '.';
+	if (dir)
+		closedir(dir);
+	return n;
+}
+
+long nsv_proc_switches(pid_t pid)
+{
+	char path[320];
+	struct dirent *entry;
+	long n = 0;
+
+	snprintf(path, sizeof(path), "/proc/%d/task", (int)pid);
+	DIR *tasks = opendir(path);
+	while (tasks && (entry = readdir(tasks))) {
+		if (entry->d_name[0] == '.')
+			continue;
+		snprintf(path, sizeof(path), "/proc/%d/task/%s/status", (int)pid, entry->d_name);
+		n += number_in(path, "voluntary_ctxt_switches:");
+		n += number_in(path, "nonvoluntary_ctxt_switches:");
+	}
+	if (tasks)
+		closedir(tasks);
+	return n;
+}
