@@ -112,7 +112,7 @@ $(B)/fuzz/%: $(B)/obj/tests/fuzz/%.o $(call obj,tests/tools/gguf_write.c $(CLIEN
 # ---- What people type
 MODEL := $(shell echo $${XDG_CACHE_HOME:-$$HOME/.cache})/nanoserve/models/SmolLM2-135M-Instruct.Q4_1.gguf
 
-.PHONY: all demo model check check-tests check-asan check-tsan check-valgrind check-abi lint format fuzz soak chaos bench cuda install help clean
+.PHONY: all demo model check check-tests check-asan check-tsan check-valgrind check-abi update-abi lint format fuzz soak chaos bench cuda install help clean
 
 demo: ## install what is missing, build, fetch the default model, answer a prompt
 	@tests/tools/install-deps.sh build
@@ -152,8 +152,13 @@ check-valgrind: ## the unit tests under valgrind, with the instruction sets that
 valgrind-tests: $(VALGRIND_TESTS)
 	@NANOSERVE_CPU_ISA=avx2 NANOSERVE_QUICK=1 RUN="valgrind -q --error-exitcode=9 --leak-check=full" tests/tools/run-tests.sh $^
 
-check-abi: $(B)/libnanoserve-client.so ## the public headers alone as C11 and C++17, the library's names
+check-abi: $(B)/libnanoserve-client.so ## the public headers alone as C11 and C++17, the library's names and binary interface
 	@tests/abi/headers.sh $<
+	@tests/abi/abi.sh check $<
+	@tests/abi/abi.sh test
+
+update-abi: $(B)/libnanoserve-client.so ## take the library's binary interface as the one that programs rely on
+	@tests/abi/abi.sh update $<
 
 lint: ## cppcheck and shellcheck
 	cppcheck --quiet -j2 --enable=warning,performance,portability --inline-suppr --suppress=missingIncludeSystem \

@@ -1,6 +1,7 @@
 #!/bin/sh
-# The public headers compile alone as C11 and as C++17, without a warning; and what client.h declares,
-# what the version map exports, and what the library has are the same names.
+# The public headers compile alone as C11 and as C++17, without a warning; what client.h declares,
+# what the version map exports, and what the library has are the same names; and a C++ program links
+# with all of them.
 # usage: tests/abi/headers.sh [libnanoserve-client.so]    from the repository's root
 set -eu
 
@@ -35,5 +36,13 @@ if [ $# -gt 0 ]; then
 	diff -u "$tmp/mapped" "$tmp/exported" || { echo "the map and the library differ"; exit 1; }
 	needed=$(readelf -d "$1" | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p' | grep -v '^libc\.so' || true)
 	[ -z "$needed" ] || { echo "the library needs more than libc: $needed"; exit 1; }
+	{
+		echo '#include <nanoserve/client.h>'
+		echo 'void *all[] = {'
+		sed 's/.*/(void *)&,/' "$tmp/declared"
+		echo '}; int main() { return nsv_client_version()[0] == 0; }'
+	} >"$tmp/all.cc"
+	${CXX:-g++} -std=c++17 -Wall -Wextra -Werror -Iclient/include -o "$tmp/all" "$tmp/all.cc" "$1"
+	LD_LIBRARY_PATH=$(dirname "$1") "$tmp/all"
 fi
 echo "headers: $n compilations, $(wc -l <"$tmp/declared") names"
