@@ -243,11 +243,7 @@ void nsv_client_close(struct nsv_client *c)
 {
 	if (!c)
 		return;
-	while (c->all) {
-		struct nsv_request *r = c->all;
-		c->all = r->next;
-		nsv_request_delete(r);
-	}
+	nsv_requests_delete(c->all);
 	free(c->slots);
 	free(c->arena_tails);
 	nsv_region_deinit(&c->up_region);

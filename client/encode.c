@@ -6,8 +6,9 @@
 	((uint32_t)(NSV_CLIENT_SPECIAL | NSV_CLIENT_NO_BOS | NSV_CLIENT_SEED |                     \
 		    NSV_CLIENT_IGNORE_END | NSV_CLIENT_LOGPROBS | NSV_CLIENT_PROMPT_LOGPROBS))
 
-/* The structure before it had lists of ids. */
+/* The structure before it had lists of ids, and before it had several answers. */
 #define FIRST_SIZE offsetof(struct nsv_client_params, stop_id)
+#define SECOND_SIZE offsetof(struct nsv_client_params, n_branch)
 
 void nsv_client_params_init(struct nsv_client_params *params)
 {
@@ -16,6 +17,7 @@ void nsv_client_params_init(struct nsv_client_params *params)
 		.top_p = 1,
 		.typical_p = 1,
 		.repetition_penalty = 1,
+		.n_branch = 1,
 	};
 }
 
@@ -27,7 +29,8 @@ int nsv_params_import(
 	nsv_client_params_init(&p);
 	/* A longer one may hold wishes that this library cannot honour, and nothing is ignored
 	 * silently. */
-	if (params && params->size != sizeof(p) && params->size != FIRST_SIZE)
+	if (params && params->size != sizeof(p) && params->size != FIRST_SIZE &&
+		params->size != SECOND_SIZE)
 		return nsv_fail(err, -EINVAL,
 			"parameters of %u bytes: nsv_client_params_init sets %zu", params->size,
 			sizeof(p));
@@ -152,7 +155,7 @@ void nsv_params_write(const struct nsv_client_params *params, size_t len, unsign
 		.max_tokens = params->max_tokens,
 		.min_tokens = params->min_tokens,
 		.n_logprob = params->n_logprob,
-		.n_branch = 1,
+		.n_branch = params->n_branch,
 		.priority = params->priority,
 	};
 	struct list lists[N_LIST];

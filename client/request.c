@@ -24,40 +24,79 @@ static void bind_slot(struct nsv_request *r, uint32_t slot)
 		c->geom.n_lp, sizeof(struct nsv_lp), &up->lp_read);
 }
 
-int nsv_request_new(struct nsv_client *c, struct nsv_request **ret_request)
+/* The first of n free slots side by side, or n_slot. */
+static uint32_t find_slots(const struct nsv_client *c, uint32_t n)
 {
-	uint32_t slot = 0;
-	struct nsv_request *r;
+	uint32_t n_free = 0;
 
-	while (slot < c->geom.n_slot && c->slots[slot])
-		slot++;
-	if (slot == c->geom.n_slot)
-		return nsv_fail(
-			&c->err, -EBUSY, "%u requests are under way: no slot is free", slot);
-	r = calloc(1, sizeof(*r));
-	if (!r)
-		return nsv_fail(&c->err, -ENOMEM, "out of memory");
-	r->client = c;
-	bind_slot(r, slot);
-	*ret_request = r;
-	return 0;
+	for (uint32_t i = 0; i < c->geom.n_slot; i++) {
+		n_free = c->slots[i] ? 0 : n_free + 1;
+		if (n_free == n)
+			return i + 1 - n;
+	}
+	return c->geom.n_slot;
 }
 
-void nsv_request_start(struct nsv_request *r, uint64_t id)
-{
-	struct nsv_client *c = r->client;
-
-	r->id = id;
-	r->next = c->all;
-	c->all = r;
-	c->slots[r->slot] = r;
-}
-
-void nsv_request_delete(struct nsv_request *r)
+static void delete_request(struct nsv_request *r)
 {
 	for (int i = 0; i < NSV_N_STREAM; i++)
 		free(r->streams[i].buf);
 	free(r);
+}
+
+int nsv_requests_new(struct nsv_client *c, uint32_t n, struct nsv_request **ret_first)
+{
+	uint32_t slot = find_slots(c, n);
+	struct nsv_request *first = NULL, *r;
+
+	if (slot == c->geom.n_slot)
+		return nsv_fail(&c->err, -EBUSY,
+			"requests are under way: of %u slots no %u side by side are free", slot, n);
+	for (uint32_t i = n; i-- > 0; first = r) {
+		r = calloc(1, sizeof(*r));
+		if (!r) {
+			nsv_requests_delete(first);
+			return nsv_fail(&c->err, -ENOMEM, "out of memory");
+		}
+		r->client = c;
+		r->n_branch = i == 0 ? n : 1;
+		r->next = first;
+		bind_slot(r, slot + i);
+	}
+	*ret_first = first;
+	return 0;
+}
+
+void nsv_requests_start(struct nsv_request *r, uint64_t id)
+{
+	struct nsv_client *c = r->client;
+
+	while (r) {
+		struct nsv_request *next = r->next;
+		r->id = id++;
+		r->next = c->all;
+		c->all = r;
+		c->slots[r->slot] = r;
+		r = next;
+	}
+}
+
+void nsv_requests_delete(struct nsv_request *r)
+{
+	while (r) {
+		struct nsv_request *next = r->next;
+		delete_request(r);
+		r = next;
+	}
+}
+
+struct nsv_request *nsv_request_answer(struct nsv_request *first, uint32_t i)
+{
+	struct nsv_request *r = i < first->n_branch ? first->client->all : NULL;
+
+	while (r && (r->id != first->id + i || r->orphan))
+		r = r->next;
+	return r;
 }
 
 void nsv_request_mark_ready(struct nsv_request *r)
@@ -127,6 +166,12 @@ int nsv_request_look(struct nsv_request *r)
 	/* (D) Until the daemon has taken the entry, the record is the last request's. */
 	if (nsv_load_acq_u64(&slot->request_id) != r->id)
 		return 0;
+	if (!r->begun) {
+		r->begun = true;
+		r->n_prompt = slot->n_prompt;
+		r->fork_text = slot->fork_text;
+		r->fork_token = slot->fork_token;
+	}
 	/* (D) The state before the ends: after DONE the ends are final. */
 	uint32_t state = nsv_load_acq_u32(&slot->state);
 	int text = look_end(&r->streams[NSV_STREAM_TEXT], &slot->text_end);
@@ -153,7 +198,7 @@ static void copy_result(struct nsv_request *r)
 
 	r->result.finish = slot->finish;
 	r->result.code = slot->code;
-	r->result.n_prompt = slot->n_prompt;
+	r->result.n_prompt = r->n_prompt;
 	r->result.n_cached = slot->n_cached;
 	r->result.n_output = slot->n_output;
 	r->result.n_preempt = slot->n_preempt;
@@ -240,7 +285,7 @@ int nsv_request_sweep(struct nsv_request *r)
 	if (nsv_request_at_end(r)) {
 		nsv_request_finish(r);
 		unlink_all(r);
-		nsv_request_delete(r);
+		delete_request(r);
 	}
 	return ret;
 }
@@ -259,7 +304,17 @@ void nsv_request_free(struct nsv_request *r)
 	if (!r->finished)
 		r->client->slots[r->slot] = NULL;
 	unlink_all(r);
-	nsv_request_delete(r);
+	delete_request(r);
+}
+
+int nsv_request_fork_point(
+	const struct nsv_request *r, uint64_t *ret_text_len, uint64_t *ret_n_token)
+{
+	if (!r->begun)
+		return -EAGAIN;
+	*ret_text_len = r->fork_text;
+	*ret_n_token = r->fork_token;
+	return 0;
 }
 
 uint64_t nsv_request_id(const struct nsv_request *r)

@@ -42,6 +42,11 @@ struct nsv_request {
 	bool orphan;	 /* freed by the caller */
 	bool cancel;	 /* a CANCEL waits for room in the ring */
 	bool collecting; /* the buffers hold what nsv_request_collect has so far */
+	uint32_t n_branch; /* of a submission's first answer: how many there are */
+	uint32_t n_lp_group; /* entries a prompt token, where the prompt has log-probabilities */
+	bool begun;	   /* the daemon has it, and said what follows */
+	uint32_t n_prompt;
+	uint64_t fork_text, fork_token;
 	uint32_t slot;
 	uint32_t state;	  /* as last seen */
 	uint32_t refusal; /* the code of an ERROR reply */
@@ -95,11 +100,13 @@ int64_t nsv_deadline_ns(int timeout_ms);
 
 /* Requests ---- request.c */
 
-/* A request in a free slot, with its cursors reset; it is in no list until nsv_request_start. */
-int nsv_request_new(struct nsv_client *c, struct nsv_request **ret_request);
-void nsv_request_start(struct nsv_request *r, uint64_t id);
-/* Frees the memory; the request is in no list. */
-void nsv_request_delete(struct nsv_request *r);
+/* n requests in free slots side by side, linked by `next`, with their cursors reset; they are in no
+ * list of the client's until nsv_request_start. */
+int nsv_requests_new(struct nsv_client *c, uint32_t n, struct nsv_request **ret_first);
+/* The first gets the id, the others those after it. */
+void nsv_requests_start(struct nsv_request *first, uint64_t id);
+/* Frees the memory of all that are linked. */
+void nsv_requests_delete(struct nsv_request *first);
 void nsv_request_mark_ready(struct nsv_request *r);
 /* Loads what the daemon has written so far. 0, 1: something changed, -EPROTO. */
 int nsv_request_look(struct nsv_request *r);

@@ -82,6 +82,16 @@ static bool has_output(const struct nsv_request *r)
 	return s[NSV_STREAM_TEXT].len || s[NSV_STREAM_TOKENS].len || s[NSV_STREAM_LPS].len;
 }
 
+/* How many of the log-probabilities in the buffer are the prompt's: they come before all others. */
+static size_t count_prompt_lps(const struct nsv_request *r)
+{
+	const struct nsv_stream *s = &r->streams[NSV_STREAM_LPS];
+	uint64_t begin = s->read - s->len;
+	uint64_t end = r->n_prompt ? (uint64_t)(r->n_prompt - 1) * r->n_lp_group : 0;
+
+	return begin < end ? (size_t)nsv_min_u64(end - begin, s->len) : 0;
+}
+
 static struct nsv_client_chunk chunk_of(const struct nsv_request *r)
 {
 	const struct nsv_stream *s = r->streams;
@@ -93,6 +103,7 @@ static struct nsv_client_chunk chunk_of(const struct nsv_request *r)
 		.n_token = s[NSV_STREAM_TOKENS].len,
 		.lps = (const struct nsv_client_lp *)s[NSV_STREAM_LPS].buf,
 		.n_lp = s[NSV_STREAM_LPS].len,
+		.n_prompt_lp = count_prompt_lps(r),
 	};
 }
 

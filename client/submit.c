@@ -45,18 +45,18 @@ static bool any_orphan(const struct nsv_client *c)
 	return false;
 }
 
-/* A new request; waits a moment where all that is missing is the end of a freed one. */
-static int new_request(struct nsv_client *c, struct nsv_request **ret_request)
+/* n new requests; waits a moment where all that is missing may be the end of a freed one. */
+static int new_requests(struct nsv_client *c, uint32_t n, struct nsv_request **ret_first)
 {
 	int64_t deadline = nsv_deadline_ns(PATIENCE_MS);
 	int ret = nsv_client_dispatch(c);
 
 	if (ret == 0)
-		ret = nsv_request_new(c, ret_request);
+		ret = nsv_requests_new(c, n, ret_first);
 	while (ret == -EBUSY && any_orphan(c)) {
 		if (nsv_session_wait(c, deadline) < 0)
 			break;
-		ret = nsv_request_new(c, ret_request);
+		ret = nsv_requests_new(c, n, ret_first);
 	}
 	return ret;
 }
@@ -100,24 +100,36 @@ static int try_send(struct nsv_client *c, struct nsv_sqe *entry, const struct pr
 	return ret < 0 ? ret : nsv_session_put(c, entry, tail);
 }
 
-/* Sends `entry` for the new request r, which is deleted on failure. */
+/* Sends `entry` for new requests, r the first of them, which are deleted on failure. */
 static int send_entry(struct nsv_client *c, struct nsv_sqe *entry, const struct prompt *p,
 	const struct nsv_client_params *params, size_t params_len, struct nsv_request *r)
 {
-	int64_t deadline = nsv_deadline_ns(PATIENCE_MS);
+	int64_t deadline = nsv_deadline_ns(PATIENCE_MS), now = nsv_now_ns();
 
 	entry->slot = (uint16_t)r->slot;
 	entry->request_id = c->last_id + 1;
-	r->start_ns = nsv_now_ns();
+	for (struct nsv_request *i = r; i; i = i->next)
+		i->start_ns = now;
 	int ret = try_send(c, entry, p, params, params_len);
 	while (ret == -EAGAIN && nsv_session_wait(c, deadline) == 0)
 		ret = try_send(c, entry, p, params, params_len);
 	if (ret < 0) {
-		nsv_request_delete(r);
+		nsv_requests_delete(r);
 		return c->broken ? c->broken : ret;
 	}
-	c->last_id++;
-	nsv_request_start(r, c->last_id);
+	c->last_id += r->n_branch;
+	nsv_requests_start(r, entry->request_id);
+	return 0;
+}
+
+static int count_answers(
+	struct nsv_client *c, const struct nsv_client_params *params, uint32_t *ret_n)
+{
+	if (params->n_branch > NSV_MAX_BRANCH || params->n_branch > c->geom.n_slot)
+		return nsv_fail(&c->err, -EINVAL,
+			"%u answers: at most %u, and this session has %u slots (n_slot)",
+			params->n_branch, NSV_MAX_BRANCH, c->geom.n_slot);
+	*ret_n = params->n_branch ? params->n_branch : 1;
 	return 0;
 }
 
@@ -127,14 +139,21 @@ static int ask(struct nsv_client *c, uint8_t op, uint32_t flags, const struct pr
 	struct nsv_sqe entry = {.op = op, .flags = (uint8_t)(p->kind | wire_flags(flags))};
 	size_t params_len = 0;
 	struct nsv_request *r;
+	uint32_t n = 1;
 	int ret = 0;
 
 	if (!params && (flags & ~(uint32_t)(NSV_CLIENT_SPECIAL | NSV_CLIENT_NO_BOS)))
 		ret = nsv_fail(&c->err, -EINVAL, "unknown flags %#x", flags);
 	if (ret == 0 && params)
 		ret = nsv_params_len(params, &params_len, &c->err);
+	if (ret == 0 && params)
+		ret = count_answers(c, params, &n);
 	if (ret == 0)
-		ret = new_request(c, &r);
+		ret = new_requests(c, n, &r);
+	if (ret == 0 && params) {
+		entry.branch = params->branch;
+		r->n_lp_group = flags & NSV_CLIENT_PROMPT_LOGPROBS ? 1 + params->n_logprob : 0;
+	}
 	if (ret == 0)
 		ret = send_entry(c, &entry, p, params, params_len, r);
 	if (ret == 0)
@@ -239,4 +258,18 @@ int nsv_client_status(struct nsv_client *c, struct nsv_request **ret_request)
 	const struct prompt p = text_prompt(NULL, 0);
 
 	return ask(c, NSV_OP_STATUS, 0, &p, NULL, ret_request);
+}
+
+int nsv_request_fork(struct nsv_request *target, uint32_t branch, struct nsv_request **ret_request)
+{
+	struct nsv_sqe entry = {.op = NSV_OP_FORK, .target_id = target->id, .branch = branch};
+	const struct prompt none = {0};
+	struct nsv_request *r;
+	int ret = new_requests(target->client, 1, &r);
+
+	if (ret == 0)
+		ret = send_entry(target->client, &entry, &none, NULL, 0, r);
+	if (ret == 0)
+		*ret_request = r;
+	return ret;
 }

@@ -326,7 +326,6 @@ void nsv_sink_finish(struct nsv_sink *s, const struct nsv_result *r)
 	nsv_sink_publish(s);
 	rec->finish = r->finish;
 	rec->code = r->code;
-	rec->n_prompt = r->n_prompt;
 	rec->n_cached = r->n_cached;
 	rec->n_output = r->n_output;
 	rec->n_preempt = r->n_preempt;

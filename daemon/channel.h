@@ -105,7 +105,7 @@ void nsv_sink_stalled(struct nsv_sink *s, bool stalled);
 struct nsv_result { /* what is fixed when a request ends */
 	enum nsv_finish finish;
 	enum nsv_code code;
-	uint32_t n_prompt, n_cached, n_output, n_preempt;
+	uint32_t n_cached, n_output, n_preempt;
 	uint64_t seed, queue_ns, prefill_ns, decode_ns;
 	const char *stop, *text; /* NULL: empty */
 };

@@ -165,7 +165,6 @@ static void show_end(struct nsv_job *job, const struct nsv_seq_commit *end, cons
 	bool stopped = end->finish == NSV_FINISH_STOP;
 	struct nsv_result result = {.finish = end->finish,
 		.code = end->code,
-		.n_prompt = job->gen.n_prompt,
 		.n_cached = end->n_cached,
 		.n_output = job->gen.n_output,
 		.n_preempt = end->n_preempt,

@@ -59,7 +59,7 @@ enum nsv_client_flag {
 	NSV_CLIENT_SEED = 4,	   /* `seed` counts; else the daemon draws one */
 	NSV_CLIENT_IGNORE_END = 8, /* end tokens are tokens like any other */
 	NSV_CLIENT_LOGPROBS = 16,  /* log-probabilities: the token's and n_logprob others' */
-	NSV_CLIENT_PROMPT_LOGPROBS = 32,
+	NSV_CLIENT_PROMPT_LOGPROBS = 32, /* likewise for each prompt token but the first */
 };
 
 struct nsv_client_bias {
@@ -90,7 +90,7 @@ struct nsv_client_params {
 	uint32_t max_tokens;	  /* [0] 0: up to the context's end */
 	uint32_t min_tokens;	  /* [0] no end token and no stop id before */
 	uint32_t n_logprob;	  /* [0] alternatives a step */
-	int32_t priority;	  /* [0] */
+	int32_t priority;	  /* [0] -100 to 100: higher goes first, among one's own */
 	uint32_t n_stop;	  /* [0] */
 	const char *const *stop;  /* (n_stop) strings that end the text */
 	/* Single ids [none], at most 1,024 of each kind; all parameters take 8 KiB at most. */
@@ -99,6 +99,11 @@ struct nsv_client_params {
 	const int32_t *ban;		    /* (n_ban) may not come */
 	const struct nsv_client_bias *bias; /* (n_bias) each id once */
 	uint32_t n_stop_id, n_allow, n_ban, n_bias;
+	/* Several answers to the prompt, each a request (nsv_request_answer). Random numbers come
+	 * from (seed, branch, position): answer i has the branch `branch` + i, and can be had again
+	 * alone with that. */
+	uint32_t n_branch; /* [1] answers, at most 16 */
+	uint32_t branch;   /* [0] of the first */
 };
 
 enum nsv_client_role {
@@ -127,6 +132,8 @@ struct nsv_client_chunk {
 	size_t n_token;
 	const struct nsv_client_lp *lps; /* a step: the token's, then n_logprob others' by rank */
 	size_t n_lp;
+	size_t n_prompt_lp; /* of n_lp, from the first on: the prompt's. Of several answers the
+			     * first one alone has them, of a fork its target */
 };
 
 enum nsv_client_finish {
@@ -136,7 +143,7 @@ enum nsv_client_finish {
 	NSV_CLIENT_FINISH_ERROR = 4, /* `code` and `text` say why */
 };
 
-/* How a request ended. Texts are the request's. `size` is set by the caller. */
+/* How a request ended; of a fork, n_output counts the whole answer. Texts are the request's. `size` is set by the caller. */
 struct nsv_client_result {
 	uint32_t size;
 	uint32_t finish; /* enum nsv_client_finish */
@@ -170,7 +177,7 @@ const char *nsv_client_error(const struct nsv_client *client);
 uint64_t nsv_client_session_id(const struct nsv_client *client);
 
 /* ---- Asking. Each makes a request, which ends by itself and is freed by nsv_request_free.
- * -EBUSY: as many requests as slots are under way; -E2BIG: it will never fit the session's arena;
+ * -EBUSY: as many requests as slots are under way (several answers take slots side by side); -E2BIG: it will never fit the session's arena;
  * -EINVAL; -EAGAIN: the daemon has taken nothing for a second, which is how long a submission waits
  * for room where earlier ones, or a request that was just freed, still take it. */
 
@@ -183,6 +190,17 @@ int nsv_client_submit_ids(struct nsv_client *client, const int32_t *ids, size_t 
 int nsv_client_submit_chat(struct nsv_client *client, const struct nsv_client_message *messages,
 	size_t n, const struct nsv_client_params *params, struct nsv_request **ret_request);
 void nsv_client_params_init(struct nsv_client_params *params);
+/* Answer i of what a submission with n_branch above 1 returned; 0 is that itself. Each is freed for
+ * itself. NULL: there is none, or it was freed. */
+struct nsv_request *nsv_request_answer(struct nsv_request *request, uint32_t i);
+/* A new request that goes on from where this one stands when the daemon comes to it, with random
+ * numbers of another branch. A target that has ended by then: the fork ends with an error. */
+int nsv_request_fork(
+	struct nsv_request *request, uint32_t branch, struct nsv_request **ret_request);
+/* How much of a fork's answer is its target's: the first text_len bytes and n_token tokens, which
+ * the fork's own output goes on from. 0 and 0 for others. 0, or -EAGAIN: it has not begun. */
+int nsv_request_fork_point(
+	const struct nsv_request *request, uint64_t *ret_text_len, uint64_t *ret_n_token);
 
 /* The output is tokens. flags: NSV_CLIENT_SPECIAL, NSV_CLIENT_NO_BOS. */
 int nsv_client_tokenize(struct nsv_client *client, const char *text, size_t len, unsigned int flags,

@@ -1,7 +1,7 @@
 /* A daemon in a thread, for tests of the client library: it speaks the wire's protocol as
  * PROTOCOL.md says and computes nothing. One connection after the other, one session at a time.
  *
- *   SUBMIT      each byte (or id, modulo 256) of the prompt comes back as text and as a token, with
+ *   SUBMIT      (of each answer; FORK: of what the target has not sent) each byte (or id, modulo 256) of the prompt comes back as text and as a token, with
  * a log-probability each where asked; max_tokens cuts; the prompt "for ever" repeats; the prompt
  * "bad" ends with an error TOKENIZE    ids are the bytes;  DETOKENIZE  bytes are the ids;  STATUS
  * a JSON text
@@ -91,7 +91,6 @@ static void fake_done(struct fake_daemon *d, uint32_t i, uint32_t finish, uint32
 
 	s->finish = finish;
 	s->code = code;
-	s->n_prompt = f->n_prompt;
 	s->n_output = (uint32_t)f->sent;
 	s->seed = 42;
 	if (finish == NSV_FINISH_ERROR)
@@ -114,8 +113,8 @@ static void fake_start(struct fake_daemon *d, const struct nsv_sqe *e)
 	nsv_store_rlx_u32(&s->state, NSV_SLOT_QUEUED);
 	nsv_store_rlx_u32(&s->stalled, 0);
 	s->finish = s->code = 0;
+	s->fork_text = s->fork_token = 0;
 	memset(s->text, 0, sizeof(s->text));
-	nsv_store_rel_u64(&s->request_id, e->request_id);
 }
 
 /* The bytes that will be sent for an entry. */
@@ -146,6 +145,59 @@ static void fake_fill(struct fake_daemon *d, const struct nsv_sqe *e)
 	f->fail = f->len == 3 && memcmp(f->bytes, "bad", 3) == 0;
 }
 
+/* What the target has not sent yet; a target that has: nothing. */
+static void fake_copy(struct fake_daemon *d, const struct nsv_sqe *e)
+{
+	struct fake_slot *f = &d->slots[e->slot];
+	const struct fake_slot *t = NULL;
+
+	for (uint32_t i = 0; i < d->geom.n_slot && !t; i++)
+		if (d->slots[i].active && d->slots[i].id == e->target_id)
+			t = &d->slots[i];
+	f->op = NSV_OP_SUBMIT;
+	f->fail = !t;
+	if (!t)
+		return;
+	f->len = t->len == UINT64_MAX ? t->len : t->len - t->sent;
+	f->period = t->period;
+	f->lps = t->lps;
+	f->n_prompt = t->n_prompt;
+	f->bytes = malloc(t->period + 1);
+	for (uint64_t i = 0; i < t->period; i++)
+		f->bytes[i] = t->bytes[(t->sent + i) % t->period];
+	d->down.slots[e->slot].fork_text = d->down.slots[e->slot].fork_token = t->sent;
+}
+
+static uint32_t fake_n_branch(const struct fake_daemon *d, const struct nsv_sqe *e)
+{
+	struct nsv_params p = {0};
+
+	if (e->op == NSV_OP_SUBMIT && e->params_len >= sizeof(p))
+		nsv_copy_in(&p, d->up.arena + e->params_off, sizeof(p));
+	return p.n_branch ? p.n_branch : 1;
+}
+
+/* One answer. */
+static void fake_request(struct fake_daemon *d, const struct nsv_sqe *e)
+{
+	struct nsv_down_slot *s = &d->down.slots[e->slot];
+
+	d->last_id = e->request_id;
+	fake_start(d, e);
+	if (e->op == NSV_OP_FORK)
+		fake_copy(d, e);
+	else
+		fake_fill(d, e);
+	s->n_prompt = d->slots[e->slot].n_prompt;
+	nsv_store_rel_u64(&s->request_id, e->request_id);
+	if (d->slots[e->slot].fail) {
+		fake_done(d, e->slot, NSV_FINISH_ERROR, NSV_E_PARAM);
+		fake_post(&d->reply, e->request_id, NSV_CQE_ERROR, e->slot, NSV_E_PARAM, 0);
+	} else if (e->op == NSV_OP_SUBMIT || e->op == NSV_OP_FORK) {
+		fake_post(&d->event, e->request_id, NSV_CQE_ACCEPTED, e->slot, 0, 0);
+	}
+}
+
 static void fake_cancel(struct fake_daemon *d, const struct nsv_sqe *e)
 {
 	for (uint32_t i = 0; i < d->geom.n_slot; i++)
@@ -166,15 +218,9 @@ static void fake_entry(struct fake_daemon *d, const struct nsv_sqe *e)
 		   nsv_load_acq_u64(&d->up.slots[e->slot].ack_id) != d->slots[e->slot].id) {
 		fake_post(&d->reply, e->request_id, NSV_CQE_ERROR, e->slot, NSV_E_BUSY, 0);
 	} else {
-		d->last_id = e->request_id;
-		fake_start(d, e);
-		fake_fill(d, e);
-		if (d->slots[e->slot].fail) {
-			fake_done(d, e->slot, NSV_FINISH_ERROR, NSV_E_PARAM);
-			fake_post(&d->reply, e->request_id, NSV_CQE_ERROR, e->slot, NSV_E_PARAM, 0);
-		} else if (e->op == NSV_OP_SUBMIT) {
-			fake_post(&d->event, e->request_id, NSV_CQE_ACCEPTED, e->slot, 0, 0);
-		}
+		struct nsv_sqe one = *e;
+		for (uint32_t n = fake_n_branch(d, e); n > 0; n--, one.slot++, one.request_id++)
+			fake_request(d, &one);
 	}
 }
 

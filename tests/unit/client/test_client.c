@@ -140,6 +140,104 @@ static void test_limit_and_error(void **state)
 	nsv_client_close(c);
 }
 
+/* Every answer is a request of its own: read in any order, freed at any time. */
+static void test_answers(void **state)
+{
+	enum { N_SLOT = 6 };
+	struct nsv_client *c = open_small(*state, N_SLOT);
+	struct nsv_client_params p;
+	struct nsv_request *r[N_SLOT];
+
+	nsv_client_params_init(&p);
+	for (int round = 0; round < 60; round++) {
+		size_t len = 1 + (size_t)rand() % 2000;
+		uint32_t n = 1 + (uint32_t)rand() % N_SLOT;
+		char *text = random_text(len);
+
+		p.n_branch = n;
+		p.flags = round & 1 ? NSV_CLIENT_LOGPROBS : 0;
+		assert_int_equal(nsv_client_submit_text(c, text, len, &p, &r[0]), 0);
+		for (uint32_t i = 0; i < n; i++) {
+			r[i] = nsv_request_answer(r[0], i);
+			assert_non_null(r[i]);
+			assert_int_equal(nsv_request_id(r[i]), nsv_request_id(r[0]) + i);
+		}
+		assert_null(nsv_request_answer(r[0], n));
+		uint32_t dropped = 1 + (uint32_t)rand() % N_SLOT;
+		if (dropped < n) { /* unread: its slot is had back */
+			nsv_request_free(r[dropped]);
+			assert_null(nsv_request_answer(r[0], dropped));
+		}
+		for (uint32_t i = n; i-- > 0;)
+			if (i != dropped) {
+				read_echo(r[i], text, len, p.flags != 0);
+				nsv_request_free(r[i]);
+			}
+		free(text);
+	}
+	nsv_client_close(c);
+}
+
+/* More answers than slots are refused, and fewer than are free side by side must wait. */
+static void test_answers_without_slots(void **state)
+{
+	struct nsv_client *c = open_small(*state, 4);
+	struct nsv_request *r[4], *more;
+	struct nsv_client_params p;
+
+	nsv_client_params_init(&p);
+	p.n_branch = 5;
+	assert_int_equal(nsv_client_submit_text(c, "abc", 3, &p, &more), -EINVAL);
+	p.n_branch = 17;
+	assert_int_equal(nsv_client_submit_text(c, "abc", 3, &p, &more), -EINVAL);
+	assert_non_null(strstr(nsv_client_error(c), "17 answers"));
+	p.n_branch = 0; /* counts as 1 */
+	for (int i = 0; i < 4; i++)
+		assert_int_equal(nsv_client_submit_text(c, "abc", 3, &p, &r[i]), 0);
+	read_echo(r[0], "abc", 3, false);
+	read_echo(r[2], "abc", 3, false);
+	p.n_branch = 2;
+	assert_int_equal(nsv_client_submit_text(c, "abc", 3, &p, &more), -EBUSY);
+	read_echo(r[1], "abc", 3, false);
+	assert_int_equal(nsv_client_submit_text(c, "abcd", 4, &p, &more), 0);
+	read_echo(nsv_request_answer(more, 1), "abcd", 4, false);
+	read_echo(more, "abcd", 4, false);
+	read_echo(r[3], "abc", 3, false);
+	nsv_client_close(c);
+}
+
+/* A fork's output goes on behind the fork point. */
+static void test_fork(void **state)
+{
+	struct nsv_client *c = open_small(*state, 2);
+	struct nsv_client_chunk chunk;
+	struct nsv_request *r, *fork;
+	uint64_t text_len = 7, n_token = 7;
+
+	for (int round = 0; round < 20; round++) {
+		char *text = random_text(4000);
+		assert_int_equal(nsv_client_submit_text(c, text, 4000, NULL, &r), 0);
+		assert_true(nsv_request_next(r, 10000, &chunk) > 0);
+		assert_int_equal(nsv_request_fork_point(r, &text_len, &n_token), 0);
+		assert_int_equal(text_len + n_token, 0);
+		assert_int_equal(nsv_request_fork(r, 1, &fork), 0);
+		assert_true(nsv_request_next(fork, 10000, &chunk) > 0);
+		assert_int_equal(nsv_request_fork_point(fork, &text_len, &n_token), 0);
+		assert_true(text_len > 0 && text_len < 4000 && n_token == text_len);
+		assert_memory_equal(chunk.text, text + text_len, chunk.text_len);
+		size_t at = text_len + chunk.text_len;
+		nsv_request_free(r);
+		while (nsv_request_next(fork, 10000, &chunk) > 0) {
+			assert_memory_equal(chunk.text, text + at, chunk.text_len);
+			at += chunk.text_len;
+		}
+		assert_int_equal(at, 4000);
+		nsv_request_free(fork);
+		free(text);
+	}
+	nsv_client_close(c);
+}
+
 /* More requests than anyone reads in order: each gets its own bytes, slots are used again. */
 static void test_many(void **state)
 {
@@ -517,6 +615,9 @@ int main(void)
 		cmocka_unit_test(test_stream),
 		cmocka_unit_test(test_limit_and_error),
 		cmocka_unit_test(test_many),
+		cmocka_unit_test(test_answers),
+		cmocka_unit_test(test_answers_without_slots),
+		cmocka_unit_test(test_fork),
 		cmocka_unit_test(test_event_loop),
 		cmocka_unit_test(test_cancel),
 		cmocka_unit_test(test_collect),

@@ -91,6 +91,20 @@ static void test_params(void **state)
 	assert_int_equal(rec.len, 3);
 	assert_memory_equal(out + 136, "abc\0\0\0\0\0", 8);
 	assert_memory_equal(out + 152, "12345678", 8);
+	assert_int_equal(wire.n_branch, 1);
+	p.n_branch = 5;
+	p.priority = -7;
+	assert_int_equal(nsv_params_import(&p, &own, &err), 0);
+	nsv_params_write(&own, len, out);
+	memcpy(&wire, out, sizeof(wire));
+	assert_int_equal(wire.n_branch, 5);
+	assert_int_equal(wire.priority, -7);
+	p.size = offsetof(struct nsv_client_params, n_branch); /* from before it had several answers */
+	assert_int_equal(nsv_params_import(&p, &own, &err), 0);
+	assert_int_equal(own.n_branch, 1);
+	p.size = sizeof(p) + 8;
+	assert_int_equal(nsv_params_import(&p, &own, &err), -EINVAL);
+	p.size = sizeof(p);
 	p.n_stop = NSV_MAX_STOP + 1;
 	assert_int_equal(nsv_params_len(&p, &len, &err), -EINVAL);
 }
