@@ -179,7 +179,7 @@ chaos: all $(B)/tests/stress/chaos ## LIVES= (10,000) hostile lives beside an ho
 	@$(B)/tests/stress/chaos $(LIVES)
 
 STEPS ?= 10000000
-soak: $(B)/tests/unit/daemon/test_sched ## drive scheduler, cache and audit through STEPS= (10,000,000) random steps
+soak: $(B)/tests/unit/daemon/test_sched_soak ## drive scheduler, cache and audit through STEPS= (10,000,000) random steps
 	@NANOSERVE_SOAK_STEPS=$(STEPS) $<
 
 NAME ?= cpu

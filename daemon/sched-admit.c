@@ -85,10 +85,13 @@ static uint64_t count_promised(const struct nsv_sched *s)
 	return n;
 }
 
-/* Takes blocks from those that `q` comes before, until `need` can be had and are not promised. */
+/* Takes blocks from those that `q` comes before, until what it lacks can be had and is not
+ * promised. */
 static void make_room(struct nsv_sched *s, struct nsv_step_plan *plan,
-	const struct nsv_sched_seq *q, uint64_t need, uint64_t *promised)
+	const struct nsv_sched_seq *q, uint64_t *promised)
 {
+	uint32_t need = nsv_sched_missing(s, q);
+
 	while (nsv_sched_available(s) < *promised + need && s->n_run > 0) {
 		uint32_t v = nsv_sched_victim(s);
 		if (!s->seqs[v].paused && nsv_sched_before(&s->seqs[v], q))
@@ -126,15 +129,28 @@ static uint32_t margin_for(const struct nsv_sched *s, const struct nsv_sched_seq
 
 /* ---- Admission */
 
-/* Of what was swapped out, that which is not in the pool still is swapped in: then the part of a
- * block that is known is among it. */
-static void drop_what_is_known(
-	struct nsv_sched *s, struct nsv_sched_seq *q, struct nsv_prefix_hit *hit)
+static void drop_partial(struct nsv_sched *s, struct nsv_prefix_hit *hit)
 {
-	if (q->n_host <= hit->n_block || hit->partial_block < 0)
-		return;
-	nsv_block_unref(s->alloc, hit->partial_block);
+	if (hit->partial_block >= 0)
+		nsv_block_unref(s->alloc, hit->partial_block);
 	hit->partial_block = -1;
+}
+
+static bool fits(const struct nsv_sched *s, const struct nsv_sched_seq *q, uint64_t promised)
+{
+	return nsv_sched_available(s) >= promised + nsv_sched_missing(s, q) + margin_for(s, q);
+}
+
+/* The block that is known in part is held for its copy: where it is the one that is missing, its
+ * part is computed. */
+static bool find_room(struct nsv_sched *s, struct nsv_step_plan *plan, struct nsv_sched_seq *q,
+	struct nsv_prefix_hit *hit, uint64_t *promised)
+{
+	make_room(s, plan, q, promised);
+	if (fits(s, q, *promised))
+		return true;
+	drop_partial(s, hit);
+	return fits(s, q, *promised);
 }
 
 /* From the prefix cache, the leader and the host tier. */
@@ -174,10 +190,9 @@ static bool admit_one(
 	if (q->tried_at == s->n_change) /* nothing has changed since */
 		return false;
 	bool forks = take_hits(s, q, &hit);
-	drop_what_is_known(s, q, &hit);
-	uint64_t need = nsv_sched_missing(s, q);
-	make_room(s, plan, q, need, promised);
-	if (nsv_sched_available(s) < *promised + need + margin_for(s, q)) {
+	if (q->n_host > hit.n_block) /* what is known in part is swapped in, and more */
+		drop_partial(s, &hit);
+	if (!find_room(s, plan, q, &hit, promised)) {
 		give_hits_back(s, q, &hit);
 		q->tried_at = s->n_change;
 		return false;

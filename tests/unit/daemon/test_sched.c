@@ -1,507 +1,764 @@
-/* The scheduler without a model: rules one by one, then random loads with an audit after every step. */
-#include "daemon/sched.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <string.h>
-
-#include <cmocka.h>
-
+/* The scheduler without a model: its rules, one by one. */
 #include "tests/tools/rnd.h"
-
-#define N_SEQ 32
-#define CAP 64
-#define BLOCK 4
-#define MAX_BLOCK 128
-
-struct bench {
-	struct nsv_block_alloc alloc;
-	struct nsv_prefix_tree tree;
-	struct nsv_sched sched;
-	struct nsv_step_plan plan;
-	int32_t blocks[N_SEQ][CAP];
-	int32_t tokens[N_SEQ][CAP * BLOCK];
-	uint64_t arrivals;
-	/* What a model would have left in the pool: a slot's value depends on all tokens so far. */
-	uint64_t content[MAX_BLOCK][BLOCK];
-};
-
-static void bench_init_with(struct bench *b, uint32_t n_block, uint32_t batch, bool with_tree)
-{
-	static const struct nsv_prefix_key secret;
-
-	memset(b, 0, sizeof(*b));
-	assert_int_equal(nsv_block_alloc_init(&b->alloc, n_block), 0);
-	if (with_tree)
-		assert_int_equal(nsv_prefix_tree_init(&b->tree, &b->alloc, BLOCK, 1, &secret), 0);
-	assert_int_equal(
-		nsv_sched_init(&b->sched, &b->alloc, NULL, with_tree ? &b->tree : NULL, N_SEQ, BLOCK, batch), 0);
-	assert_int_equal(nsv_step_plan_init(&b->plan, &b->sched), 0);
-}
-
-static void bench_init(struct bench *b, uint32_t n_block, uint32_t batch)
-{
-	bench_init_with(b, n_block, batch, false);
-}
-
-static void bench_deinit(struct bench *b)
-{
-	nsv_step_plan_deinit(&b->plan);
-	nsv_sched_deinit(&b->sched);
-	nsv_prefix_tree_deinit(&b->tree);
-	nsv_block_alloc_deinit(&b->alloc);
-}
-
-static uint32_t max_token[N_SEQ]; /* 0: no limit */
-static uint32_t user_of[N_SEQ];
-
-static struct nsv_sched_new describe(struct bench *b, uint32_t seq, uint32_t n_token)
-{
-	return (struct nsv_sched_new){.n_token = n_token,
-		.max_token = max_token[seq] ? max_token[seq] : CAP * BLOCK,
-		.uid = user_of[seq],
-		.arrival = ++b->arrivals,
-		.domain = seq % 3,
-		.tokens = b->tokens[seq],
-		.blocks = b->blocks[seq],
-		.cap = CAP,
-		.leader = NSV_SCHED_NO_LEADER};
-}
-
-static void add(struct bench *b, uint32_t seq, uint32_t n_token)
-{
-	struct nsv_sched_new n = describe(b, seq, n_token);
-
-	nsv_sched_add(&b->sched, seq, &n);
-}
-
-static void audit(struct bench *b)
-{
-	struct nsv_err err = {""};
-
-	if (nsv_sched_audit(&b->sched, &err) != 0)
-		fail_msg("%s", err.text);
-}
-
-static void step(struct bench *b)
-{
-	nsv_sched_plan(&b->sched, &b->plan);
-	for (uint32_t i = 0; i < b->plan.n_item; i++)
-		if (b->plan.items[i].sample)
-			nsv_sched_known(&b->sched, b->plan.items[i].seq);
-	audit(b);
-}
+#include "tests/unit/daemon/sched_rig.h"
 
 static void test_prefill_then_decode(void **state)
 {
-	struct bench b;
+	struct rig r;
 	(void)state;
 
-	bench_init(&b, 32, 8);
-	add(&b, 0, 11);
-	step(&b);
-	assert_int_equal(b.plan.n_item, 1);
-	assert_int_equal(b.plan.items[0].n_row, 8);
-	assert_false(b.plan.items[0].sample);
-	step(&b);
-	assert_int_equal(b.plan.items[0].n_past, 8);
-	assert_int_equal(b.plan.items[0].n_row, 3);
-	assert_true(b.plan.items[0].sample);
-	step(&b);
-	assert_int_equal(b.plan.items[0].n_past, 11);
-	assert_int_equal(b.plan.items[0].n_row, 1);
-	nsv_sched_remove(&b.sched, 0);
-	assert_int_equal(b.alloc.n_free, 32);
-	bench_deinit(&b);
+	rig_init(&r, (struct rig_size){32, 0, 8, false});
+	rig_add(&r, 0, 11);
+	rig_step(&r);
+	assert_int_equal(r.plan.n_item, 1);
+	assert_int_equal(r.plan.items[0].n_row, 8);
+	assert_false(r.plan.items[0].sample);
+	rig_step(&r);
+	assert_int_equal(r.plan.items[0].n_past, 8);
+	assert_int_equal(r.plan.items[0].n_row, 3);
+	assert_true(r.plan.items[0].sample);
+	rig_step(&r);
+	assert_int_equal(r.plan.items[0].n_past, 11);
+	assert_int_equal(r.plan.items[0].n_row, 1);
+	nsv_sched_remove(&r.sched, 0);
+	assert_int_equal(r.alloc.n_free, 32);
+	rig_deinit(&r);
 }
 
 static void test_decode_goes_on_beside_a_long_prompt(void **state)
 {
-	struct bench b;
+	struct rig r;
 	(void)state;
 
-	bench_init(&b, 128, 16);
-	b.sched.mixed_tokens = 4;
-	add(&b, 0, 3);
-	step(&b);
-	add(&b, 1, 100);
+	rig_init(&r, (struct rig_size){128, 0, 16, false});
+	r.sched.mixed_tokens = 4;
+	rig_add(&r, 0, 3);
+	rig_step(&r);
+	rig_add(&r, 1, 100);
 	for (int i = 0; i < 20; i++) {
-		step(&b);
-		assert_int_equal(b.plan.items[0].seq, 0);
-		assert_int_equal(b.plan.items[0].n_row, 1);
-		assert_true(b.plan.n_row <= 1 + 4);
+		rig_step(&r);
+		assert_int_equal(r.plan.items[0].seq, 0);
+		assert_int_equal(r.plan.items[0].n_row, 1);
+		assert_true(r.plan.n_row <= 1 + 4);
 	}
-	bench_deinit(&b);
+	rig_deinit(&r);
 }
 
 static void test_the_youngest_is_preempted(void **state)
 {
-	struct bench b;
+	struct rig r;
 	(void)state;
 
-	bench_init(&b, 6, 32);
-	b.sched.watermark = 0;
-	add(&b, 0, 8);
-	add(&b, 1, 12);
-	step(&b); /* 2 + 3 blocks; both full, one block is left */
-	assert_int_equal(b.plan.n_item, 2);
-	step(&b);
-	assert_int_equal(b.plan.n_preempted, 1);
-	assert_int_equal(b.plan.preempted[0], 1);
-	assert_int_equal(b.sched.seqs[0].where, NSV_SCHED_RUNNING);
-	assert_int_equal(b.sched.seqs[1].n_past, 0);
-	bench_deinit(&b);
+	rig_init(&r, (struct rig_size){6, 0, 32, false});
+	r.sched.watermark = 0;
+	rig_add(&r, 0, 8);
+	rig_add(&r, 1, 12);
+	rig_step(&r); /* 2 + 3 blocks; both full, one block is left */
+	assert_int_equal(r.plan.n_item, 2);
+	rig_step(&r);
+	assert_int_equal(r.plan.n_preempted, 1);
+	assert_int_equal(r.plan.preempted[0], 1);
+	assert_int_equal(r.sched.seqs[0].where, NSV_SCHED_RUNNING);
+	assert_int_equal(r.sched.seqs[1].n_past, 0);
+	rig_deinit(&r);
 }
 
 static void test_a_paused_one_gives_way_first(void **state)
 {
-	struct bench b;
+	struct rig r;
 	(void)state;
 
-	bench_init(&b, 6, 16);
-	b.sched.watermark = 0;
-	add(&b, 0, 12);
-	add(&b, 1, 8);
-	step(&b);
-	nsv_sched_pause(&b.sched, 0, true);
+	rig_init(&r, (struct rig_size){6, 0, 16, false});
+	r.sched.watermark = 0;
+	rig_add(&r, 0, 12);
+	rig_add(&r, 1, 8);
+	rig_step(&r);
+	nsv_sched_pause(&r.sched, 0, true);
 	for (int i = 0; i < 8; i++)
-		step(&b);
-	assert_int_equal(b.sched.seqs[0].where, NSV_SCHED_WAITING);
-	assert_int_equal(b.sched.seqs[1].where, NSV_SCHED_RUNNING);
-	nsv_sched_pause(&b.sched, 0, false);
-	nsv_sched_remove(&b.sched, 1);
-	step(&b);
-	assert_int_equal(b.plan.items[0].seq, 0);
-	bench_deinit(&b);
+		rig_step(&r);
+	assert_int_equal(r.sched.seqs[0].where, NSV_SCHED_WAITING);
+	assert_int_equal(r.sched.seqs[1].where, NSV_SCHED_RUNNING);
+	nsv_sched_pause(&r.sched, 0, false);
+	nsv_sched_remove(&r.sched, 1);
+	rig_step(&r);
+	assert_int_equal(r.plan.items[0].seq, 0);
+	rig_deinit(&r);
 }
 
 static void test_first_come_first_served(void **state)
 {
-	struct bench b;
+	struct rig r;
 	(void)state;
 
-	bench_init(&b, 10, 64);
-	add(&b, 0, 16);
-	add(&b, 1, 30); /* does not fit beside 0 */
-	add(&b, 2, 4);  /* would, but came later */
-	step(&b);
-	assert_int_equal(b.plan.n_item, 1);
-	assert_int_equal(b.sched.n_wait, 2);
-	nsv_sched_remove(&b.sched, 0);
-	step(&b);
-	assert_int_equal(b.plan.items[0].seq, 1);
-	bench_deinit(&b);
+	rig_init(&r, (struct rig_size){10, 0, 64, false});
+	rig_add(&r, 0, 16);
+	rig_add(&r, 1, 30); /* does not fit beside 0 */
+	rig_add(&r, 2, 4);  /* would, but came later */
+	rig_step(&r);
+	assert_int_equal(r.plan.n_item, 1);
+	assert_int_equal(r.sched.n_wait, 2);
+	nsv_sched_remove(&r.sched, 0);
+	rig_step(&r);
+	assert_int_equal(r.plan.items[0].seq, 1);
+	rig_deinit(&r);
 }
 
 static void test_audit_sees_damage(void **state)
 {
-	struct bench b;
+	struct rig r;
 	struct nsv_err err;
 	(void)state;
 
-	bench_init(&b, 16, 16);
-	add(&b, 0, 10);
-	step(&b);
-	b.blocks[0][1] = b.blocks[0][0];
-	assert_int_equal(nsv_sched_audit(&b.sched, &err), -EUCLEAN);
-	b.blocks[0][1] = 16;
-	assert_int_equal(nsv_sched_audit(&b.sched, &err), -EUCLEAN);
-	bench_deinit(&b);
+	rig_init(&r, (struct rig_size){16, 0, 16, false});
+	rig_add(&r, 0, 10);
+	rig_step(&r);
+	r.seqs[0].blocks[1] = r.seqs[0].blocks[0];
+	assert_int_equal(nsv_sched_audit(&r.sched, &err), -EUCLEAN);
+	r.seqs[0].blocks[1] = 16;
+	assert_int_equal(nsv_sched_audit(&r.sched, &err), -EUCLEAN);
+	rig_deinit(&r);
+}
+
+static void expect_damage(const struct rig *r, const char *says)
+{
+	struct nsv_err err = {""};
+
+	assert_int_equal(nsv_sched_audit(&r->sched, &err), -EUCLEAN);
+	if (!strstr(err.text, says))
+		fail_msg("\"%s\" lacks \"%s\"", err.text, says);
+}
+
+static void test_audit_sees_damage_of_swaps_and_forks(void **state)
+{
+	struct rig r;
+	(void)state;
+
+	rig_init(&r, (struct rig_size){7, 6, 32, false});
+	r.sched.watermark = 0;
+	rig_add(&r, 0, 8);
+	rig_add(&r, 1, 14);
+	while (r.plan.n_preempted == 0)
+		rig_step(&r);
+	struct nsv_sched_seq *q = &r.sched.seqs[1], right = *q;
+	q->n_host_token += BLOCK;
+	expect_damage(&r, "blocks of the host tier");
+	*q = right;
+	q->host_first = 6;
+	expect_damage(&r, "holds block 6 of 6 of the host tier");
+	*q = right;
+	q->n_host = q->n_host_token = 0;
+	expect_damage(&r, "of the host tier: 0 holders, 1 references");
+	*q = right;
+	r.sched.seqs[0].leader = 1;
+	expect_damage(&r, "has leader 1 still");
+	r.sched.seqs[0].leader = NSV_SCHED_NO_LEADER;
+	rig_fork(&r, 2, 0, 8);
+	r.sched.seqs[2].tag = 0;
+	r.sched.wait[0] = 2;
+	r.sched.wait[1] = 1;
+	r.sched.seqs[2].arrival = 0;
+	expect_damage(&r, "goes before its leader");
+	rig_deinit(&r);
 }
 
 /* ---- Users */
 
 static void test_a_flood_waits_behind_another_user(void **state)
 {
-	struct bench b;
+	struct rig r;
 	(void)state;
 
-	bench_init(&b, 12, 64);
+	rig_init(&r, (struct rig_size){12, 0, 64, false});
 	for (uint32_t i = 0; i < 20; i++) {
-		user_of[i] = 1;
-		add(&b, i, 16);
+		r.seqs[i].user = 1;
+		rig_add(&r, i, 16);
 	}
-	step(&b); /* two of the flood run */
-	assert_int_equal(b.sched.n_run, 2);
-	user_of[20] = 2;
-	add(&b, 20, 16);
-	nsv_sched_remove(&b.sched, 0);
-	step(&b);
-	assert_int_equal(b.sched.seqs[20].where, NSV_SCHED_RUNNING);
-	memset(user_of, 0, sizeof(user_of));
-	bench_deinit(&b);
+	rig_step(&r); /* two of the flood run */
+	assert_int_equal(r.sched.n_run, 2);
+	r.seqs[20].user = 2;
+	rig_add(&r, 20, 16);
+	nsv_sched_remove(&r.sched, 0);
+	rig_step(&r);
+	assert_int_equal(r.sched.seqs[20].where, NSV_SCHED_RUNNING);
+	rig_deinit(&r);
 }
 
 /* Three users who ask again as soon as they are answered, and one with a queue: the queue moves, and
  * each user gets his share. */
 static void test_nobody_starves(void **state)
 {
-	struct bench b;
+	struct rig r;
 	uint64_t served[4] = {0};
 	uint32_t left = 10;
 	(void)state;
 
-	bench_init(&b, 10, 64);
+	rig_init(&r, (struct rig_size){10, 0, 64, false});
 	for (uint32_t i = 0; i < 13; i++) {
-		user_of[i] = i < 10 ? 0 : i - 9;
-		add(&b, i, 16);
+		r.seqs[i].user = i < 10 ? 0 : i - 9;
+		rig_add(&r, i, 16);
 	}
 	for (int n = 0; left > 0; n++) {
 		assert_true(n < 10 * 4 * 12); /* requests of the queue, users, steps a request */
-		step(&b);
+		rig_step(&r);
 		for (uint32_t i = 0; i < 13; i++) {
-			const struct nsv_sched_seq *q = &b.sched.seqs[i];
+			const struct nsv_sched_seq *q = &r.sched.seqs[i];
 			if (!q->where || q->n_token < 24)
 				continue;
-			nsv_sched_remove(&b.sched, i);
-			served[user_of[i]] += 24;
+			nsv_sched_remove(&r.sched, i);
+			served[r.seqs[i].user] += 24;
 			if (i < 10)
 				left--;
 			else
-				add(&b, i, 16);
+				rig_add(&r, i, 16);
 		}
 	}
 	for (int u = 1; u < 4; u++)
 		assert_in_range(served[u], served[0] / 2, served[0] * 2);
-	memset(user_of, 0, sizeof(user_of));
-	bench_deinit(&b);
+	rig_deinit(&r);
 }
 
 /* ---- The prefix cache */
 
-static uint64_t mix(uint64_t hash, int32_t token)
+static void run_to_end(struct rig *r, uint32_t seq, uint32_t n_token)
 {
-	return (hash ^ (uint32_t)token) * 0x9e3779b97f4a7c15ull + 1;
-}
-
-static uint64_t *slot_of(struct bench *b, uint32_t seq, uint32_t pos)
-{
-	return &b->content[b->blocks[seq][pos / BLOCK]][pos % BLOCK];
-}
-
-/* Does what the engine and a model do with a plan, and finds that every row sees the history of its
- * own tokens, wherever it came from. */
-static void compute(struct bench *b)
-{
-	for (uint32_t i = 0; i < b->plan.n_copy; i++)
-		memcpy(b->content[b->plan.copies[i].to], b->content[b->plan.copies[i].from],
-			sizeof(b->content[0]));
-	nsv_sched_copied(&b->sched, &b->plan);
-	for (uint32_t i = 0; i < b->plan.n_item; i++) {
-		const struct nsv_plan_item *item = &b->plan.items[i];
-		uint64_t hash = item->seq % 3;
-		for (uint32_t pos = 0; pos < item->n_past + item->n_row; pos++) {
-			hash = mix(hash, b->tokens[item->seq][pos]);
-			if (pos >= item->n_past)
-				*slot_of(b, item->seq, pos) = hash;
-			else
-				assert_int_equal(*slot_of(b, item->seq, pos), hash);
-		}
-	}
-}
-
-static void results(struct bench *b, const struct nsv_step_plan *plan)
-{
-	for (uint32_t i = 0; i < plan->n_item; i++)
-		assert_int_equal(nsv_sched_computed(&b->sched, &plan->items[i]), 0);
-}
-
-static void run_to_end(struct bench *b, uint32_t seq, uint32_t n_token)
-{
-	while (b->sched.seqs[seq].where && b->sched.seqs[seq].n_token < n_token) {
-		nsv_sched_plan(&b->sched, &b->plan);
-		compute(b);
-		results(b, &b->plan);
-		for (uint32_t i = 0; i < b->plan.n_item; i++)
-			if (b->plan.items[i].sample)
-				nsv_sched_known(&b->sched, b->plan.items[i].seq);
-		audit(b);
-	}
-	nsv_sched_remove(&b->sched, seq);
+	while (r->sched.seqs[seq].where && r->sched.seqs[seq].n_token < n_token)
+		rig_step(r);
+	nsv_sched_remove(&r->sched, seq);
 }
 
 static void test_the_next_turn_computes_what_is_new(void **state)
 {
-	struct bench b;
+	struct rig r;
 	(void)state;
 
-	bench_init_with(&b, 32, 64, true);
+	rig_init(&r, (struct rig_size){32, 0, 64, true});
 	for (int i = 0; i < CAP * BLOCK; i++)
-		b.tokens[0][i] = b.tokens[3][i] = b.tokens[6][i] = b.tokens[1][i] = i;
-	add(&b, 0, 18);
-	run_to_end(&b, 0, 19);
-	add(&b, 3, 30); /* its first 18 are known: 4 blocks of 4 */
-	nsv_sched_plan(&b.sched, &b.plan);
-	assert_int_equal(b.plan.items[0].n_past, 16);
-	compute(&b);
-	results(&b, &b.plan);
-	nsv_sched_remove(&b.sched, 3);
-	b.tokens[6][10] = -1; /* parts in the middle of the third block */
-	add(&b, 6, 20);
-	nsv_sched_plan(&b.sched, &b.plan);
-	assert_int_equal(b.plan.items[0].n_past, 10);
-	assert_int_equal(b.plan.n_copy, 1);
-	compute(&b);
-	results(&b, &b.plan);
-	nsv_sched_remove(&b.sched, 6);
-	add(&b, 1, 18); /* another domain */
-	nsv_sched_plan(&b.sched, &b.plan);
-	assert_int_equal(b.plan.items[0].n_past, 0);
-	compute(&b);
-	results(&b, &b.plan);
-	nsv_sched_remove(&b.sched, 1);
-	add(&b, 0, 16); /* all known: the last token is computed all the same */
-	nsv_sched_plan(&b.sched, &b.plan);
-	assert_int_equal(b.plan.items[0].n_past, 15);
-	assert_true(b.plan.items[0].sample);
-	compute(&b);
-	results(&b, &b.plan);
-	nsv_sched_remove(&b.sched, 0);
-	audit(&b);
-	assert_int_equal(b.alloc.n_free + nsv_block_n_idle(&b.alloc), 32);
-	bench_deinit(&b);
+		for (int seq = 0; seq < 4; seq++)
+			r.seqs[seq].tokens[i] = i;
+	rig_add(&r, 0, 18);
+	run_to_end(&r, 0, 19);
+	rig_add(&r, 1, 30); /* its first 18 are known: 4 blocks of 4 */
+	rig_step(&r);
+	assert_int_equal(r.plan.items[0].n_past, 16);
+	nsv_sched_remove(&r.sched, 1);
+	r.seqs[2].tokens[10] = -1; /* parts in the middle of the third block */
+	rig_add(&r, 2, 20);
+	rig_step(&r);
+	assert_int_equal(r.plan.items[0].n_past, 10);
+	assert_int_equal(r.plan.n_copy, 1);
+	nsv_sched_remove(&r.sched, 2);
+	r.seqs[3].domain = 1;
+	rig_add(&r, 3, 18);
+	rig_step(&r);
+	assert_int_equal(r.plan.items[0].n_past, 0);
+	nsv_sched_remove(&r.sched, 3);
+	rig_add(&r, 0, 16); /* all known: the last token is computed all the same */
+	rig_step(&r);
+	assert_int_equal(r.plan.items[0].n_past, 15);
+	assert_true(r.plan.items[0].sample);
+	nsv_sched_remove(&r.sched, 0);
+	rig_audit(&r);
+	assert_int_equal(r.alloc.n_free + nsv_block_n_idle(&r.alloc), 32);
+	rig_deinit(&r);
 }
 
-/* ---- Random loads */
-
-#define MAX_AHEAD 3
-
-struct late { /* a plan whose results have not come */
-	struct nsv_step_plan plan;
-	uint64_t arrival[N_SEQ]; /* whose the items were: a place may be another's by then */
-};
-
-struct soak {
-	uint32_t end[N_SEQ]; /* tokens at which it ends; 0: absent */
-	struct late late[MAX_AHEAD];
-	uint32_t n_late, ahead;
-};
-
-/* Few beginnings and long repeats, so that prefixes are shared, and part in the middle of blocks. */
-static void random_tokens(struct bench *b, uint32_t seq)
+/* The block that is known in part is the last one: its part is computed rather than waited for. */
+static void test_a_part_does_not_stand_in_the_way(void **state)
 {
-	uint32_t same = t_below(60), story = t_below(3);
+	struct rig r;
+	(void)state;
 
-	for (uint32_t i = 0; i < CAP * BLOCK; i++)
-		b->tokens[seq][i] = i < same ? (int32_t)(story * 1000 + i) : (int32_t)t_below(2);
+	rig_init(&r, (struct rig_size){3, 0, 64, true});
+	rig_add(&r, 0, 12);
+	rig_step(&r);
+	nsv_sched_remove(&r.sched, 0);
+	assert_int_equal(nsv_block_n_idle(&r.alloc), 3);
+	r.seqs[1].tokens[10] = 5;
+	rig_add(&r, 1, 12);
+	rig_step(&r);
+	assert_int_equal(rig_item(&r, 1)->n_past, 8);
+	rig_deinit(&r);
 }
 
-static void random_event(struct bench *b, struct soak *k)
-{
-	uint32_t seq = t_below(N_SEQ);
+/* ---- Forks */
 
-	if (!k->end[seq]) {
-		uint32_t n_prompt = 1 + t_below(40);
-		uint32_t end = n_prompt + 1 + t_below(30);
-		if (nsv_blocks_for(end, b->sched.block_size) > b->sched.alloc->n_block)
-			return;
-		k->end[seq] = end;
-		max_token[seq] = end;
-		user_of[seq] = t_below(4);
-		random_tokens(b, seq);
-		add(b, seq, n_prompt);
-	} else if (t_below(8) == 0) {
-		nsv_sched_remove(&b->sched, seq);
-		k->end[seq] = 0;
-	} else {
-		nsv_sched_pause(&b->sched, seq, t_below(4) == 0);
+static void number_tokens(struct rig *r)
+{
+	for (uint32_t seq = 0; seq < N_SEQ; seq++)
+		for (int32_t i = 0; i < CAP * BLOCK; i++)
+			r->seqs[seq].tokens[i] = (int32_t)seq * 1000 + i;
+}
+
+static void test_branches_share_the_prompt(void **state)
+{
+	struct rig r;
+	(void)state;
+
+	rig_init(&r, (struct rig_size){32, 0, 64, false});
+	number_tokens(&r);
+	rig_add(&r, 0, 10);
+	rig_fork(&r, 1, 0, 10);
+	rig_fork(&r, 2, 0, 10);
+	r.seqs[5].user = 7;
+	rig_add(&r, 5, 6); /* behind them, and not held up */
+	rig_step(&r);
+	assert_int_equal(r.plan.n_item, 2);
+	assert_non_null(rig_item(&r, 5));
+	rig_step(&r);
+	for (uint32_t seq = 1; seq <= 2; seq++) {
+		assert_non_null(rig_item(&r, seq));
+		assert_int_equal(rig_item(&r, seq)->n_past, 9);
+		assert_true(rig_item(&r, seq)->sample);
+		assert_int_equal(r.sched.seqs[seq].n_cached, 9);
+		assert_int_equal(r.seqs[seq].blocks[1], r.seqs[0].blocks[1]);
+		assert_int_not_equal(r.seqs[seq].blocks[2], r.seqs[0].blocks[2]);
+	}
+	assert_int_equal(r.plan.n_copy, 2);
+	assert_int_equal(nsv_block_n_ref(&r.alloc, r.seqs[0].blocks[0]), 3);
+	assert_int_equal(r.alloc.n_free, 32 - 3 - 1 - 1 - 2);
+	nsv_sched_remove(&r.sched, 0);
+	rig_step(&r); /* the branches go on without it */
+	assert_non_null(rig_item(&r, 1));
+	nsv_sched_remove(&r.sched, 1);
+	nsv_sched_remove(&r.sched, 2);
+	nsv_sched_remove(&r.sched, 5);
+	assert_int_equal(r.alloc.n_free, 32);
+	rig_deinit(&r);
+}
+
+static void test_a_running_one_is_forked(void **state)
+{
+	struct rig r;
+	(void)state;
+
+	rig_init(&r, (struct rig_size){32, 0, 64, true});
+	number_tokens(&r);
+	rig_add(&r, 0, 10);
+	for (int i = 0; i < 7; i++)
+		rig_step(&r);
+	rig_fork(&r, 1, 0, r.sched.seqs[0].n_token);
+	rig_step(&r);
+	assert_int_equal(rig_item(&r, 1)->n_past, 16); /* block for block: nothing to copy */
+	assert_int_equal(r.plan.n_copy, 0);
+	rig_fork(&r, 2, 0, 7); /* an earlier place */
+	rig_step(&r);
+	assert_int_equal(rig_item(&r, 2)->n_past, 6);
+	assert_int_equal(r.plan.n_copy, 1);
+	rig_deinit(&r);
+}
+
+/* Gone before it has computed anything; its place may be another's by then. */
+static void test_a_leader_that_is_gone(void **state)
+{
+	(void)state;
+	for (int reused = 0; reused < 2; reused++) {
+		struct rig r;
+		rig_init(&r, (struct rig_size){32, 0, 64, false});
+		number_tokens(&r);
+		rig_add(&r, 0, 10);
+		rig_fork(&r, 1, 0, 10);
+		nsv_sched_remove(&r.sched, 0);
+		if (reused)
+			rig_add(&r, 0, 20);
+		rig_step(&r);
+		assert_int_equal(rig_item(&r, 1)->n_past, 0);
+		rig_step(&r);
+		assert_int_equal(r.plan.n_copy, 0);
+		rig_deinit(&r);
 	}
 }
 
-/* The oldest that is not paused has moved: the progress that rule 3 promises. */
-static void plan_with_progress(struct bench *b)
+static void test_a_paused_leader_is_not_waited_for(void **state)
 {
-	uint32_t oldest = N_SEQ;
+	struct rig r;
+	(void)state;
 
-	for (uint32_t i = 0; i < N_SEQ; i++) {
-		const struct nsv_sched_seq *q = &b->sched.seqs[i];
-		if (q->where && !q->paused &&
-			(oldest == N_SEQ || q->tag < b->sched.seqs[oldest].tag ||
-				(q->tag == b->sched.seqs[oldest].tag &&
-					q->arrival < b->sched.seqs[oldest].arrival)))
-			oldest = i;
-	}
-	nsv_sched_plan(&b->sched, &b->plan);
-	/* one whose next tokens are all under way has nothing to plan */
-	if (oldest == N_SEQ || b->sched.seqs[oldest].n_pending > 0)
-		return;
-	for (uint32_t i = 0; i < b->plan.n_item; i++)
-		if (b->plan.items[i].seq == oldest)
-			return;
-	fail_msg("the oldest, %u, did not move", oldest);
+	rig_init(&r, (struct rig_size){32, 0, 4, false});
+	number_tokens(&r);
+	rig_add(&r, 0, 10);
+	rig_fork(&r, 1, 0, 10);
+	rig_step(&r);
+	assert_null(rig_item(&r, 1));
+	nsv_sched_pause(&r.sched, 0, true);
+	rig_step(&r);
+	assert_int_equal(rig_item(&r, 1)->n_past, 0);
+	nsv_sched_pause(&r.sched, 0, false);
+	rig_step(&r);
+	assert_non_null(rig_item(&r, 0));
+	rig_deinit(&r);
 }
 
-/* The results of the oldest plan: those of sequences that have ended are dropped. */
-static void take_oldest(struct bench *b, struct soak *k)
-{
-	struct late oldest = k->late[0];
+/* ---- Priorities */
 
-	memmove(&k->late[0], &k->late[1], (--k->n_late) * sizeof(k->late[0]));
-	k->late[k->n_late] = oldest;
-	for (uint32_t i = 0; i < oldest.plan.n_item; i++) {
-		const struct nsv_plan_item *item = &oldest.plan.items[i];
-		struct nsv_sched_seq *q = &b->sched.seqs[item->seq];
-		if (q->arrival != oldest.arrival[i])
-			continue;
-		assert_int_equal(nsv_sched_computed(&b->sched, item), 0);
-		if (!item->sample)
-			continue;
-		nsv_sched_known(&b->sched, item->seq);
-		if (q->n_token - q->n_pending < k->end[item->seq])
-			continue;
-		nsv_sched_remove(&b->sched, item->seq);
-		k->end[item->seq] = 0;
+static void add_priority(struct rig *r, uint32_t seq, uint32_t n_token, int32_t priority)
+{
+	struct nsv_sched_new n = rig_describe(r, seq, n_token);
+
+	n.priority = priority;
+	nsv_sched_add(&r->sched, seq, &n);
+}
+
+/* Who runs when one after another ends: a pool for one at a time. */
+static void expect_order(struct rig *r, const uint32_t *order, uint32_t n)
+{
+	for (uint32_t i = 0; i < n; i++) {
+		rig_step(r);
+		assert_int_equal(r->sched.n_run, 1);
+		assert_int_equal(r->sched.run[0], order[i]);
+		nsv_sched_remove(&r->sched, order[i]);
 	}
 }
 
-static void finish_step(struct bench *b, struct soak *k)
+static void test_higher_first_then_first_come(void **state)
 {
-	if (b->plan.n_item > 0) {
-		struct late *l = &k->late[k->n_late++];
-		l->plan.n_item = b->plan.n_item;
-		for (uint32_t i = 0; i < b->plan.n_item; i++) {
-			l->plan.items[i] = b->plan.items[i];
-			l->arrival[i] = b->sched.seqs[b->plan.items[i].seq].arrival;
+	struct rig r;
+	(void)state;
+
+	rig_init(&r, (struct rig_size){5, 0, 64, false});
+	for (uint32_t i = 10; i < 12; i++)
+		r.seqs[i].user = 1;
+	add_priority(&r, 0, 12, 0);
+	rig_step(&r);               /* runs: nothing passes it */
+	add_priority(&r, 10, 12, 0); /* the other user's turns are as they would be */
+	add_priority(&r, 1, 12, 0);
+	add_priority(&r, 2, 12, 5);
+	add_priority(&r, 11, 12, -3);
+	add_priority(&r, 3, 12, 5);
+	add_priority(&r, 4, 12, -1);
+	expect_order(&r, (uint32_t[]){0, 10, 11, 2, 3, 1, 4}, 7);
+	rig_deinit(&r);
+}
+
+static void test_nobody_is_passed_for_ever(void **state)
+{
+	struct rig r;
+	(void)state;
+
+	rig_init(&r, (struct rig_size){5, 0, 64, false});
+	add_priority(&r, 0, 12, 0);
+	for (uint32_t i = 1; i < N_SEQ; i++)
+		add_priority(&r, i, 12, 9);
+	for (uint32_t i = 1; i <= NSV_SCHED_MAX_PASSED; i++)
+		expect_order(&r, &i, 1);
+	expect_order(&r, (uint32_t[]){0, 1 + NSV_SCHED_MAX_PASSED}, 2);
+	rig_deinit(&r);
+}
+
+/* A follower's priority does not bring it before its leader. */
+static void test_a_leader_is_not_passed(void **state)
+{
+	struct rig r;
+	(void)state;
+
+	rig_init(&r, (struct rig_size){5, 0, 64, false});
+	number_tokens(&r);
+	add_priority(&r, 0, 12, 0);
+	add_priority(&r, 1, 12, 0);
+	memcpy(r.seqs[2].tokens, r.seqs[0].tokens, sizeof(r.seqs[2].tokens));
+	struct nsv_sched_new n = rig_describe(&r, 2, 12);
+	n.leader = 0;
+	n.priority = 3;
+	nsv_sched_add(&r.sched, 2, &n);
+	expect_order(&r, (uint32_t[]){0, 2, 1}, 3);
+	rig_deinit(&r);
+}
+
+/* ---- Log-probabilities of the prompt */
+
+static void add_lp(struct rig *r, uint32_t seq, uint32_t n_token)
+{
+	struct nsv_sched_new n = rig_describe(r, seq, n_token);
+
+	n.lp_to = n_token - 1;
+	nsv_sched_add(&r->sched, seq, &n);
+}
+
+static void test_lp_rows_a_step(void **state)
+{
+	struct rig r;
+	uint32_t next[2] = {0};
+	(void)state;
+
+	rig_init(&r, (struct rig_size){64, 0, 100, false});
+	for (uint32_t seq = 0; seq < 2; seq++) {
+		add_lp(&r, seq, 80);
+		nsv_sched_set_lp_room(&r.sched, seq, 1000);
+	}
+	while (next[0] + next[1] < 2 * 79) {
+		rig_step(&r);
+		assert_in_range(r.plan.n_lp, 1, NSV_SCHED_LP_ROWS);
+		for (uint32_t i = 0; i < r.plan.n_item; i++) {
+			const struct nsv_plan_item *item = &r.plan.items[i];
+			assert_false(item->n_lp > 0 && item->sample);
+			if (item->n_lp > 0)
+				assert_int_equal(item->n_past + item->n_row - item->n_lp,
+					next[item->seq]);
+			next[item->seq] += item->n_lp;
 		}
 	}
-	while (k->n_late >= k->ahead || (k->n_late > 0 && b->plan.n_item == 0))
-		take_oldest(b, k);
+	rig_step(&r);
+	assert_true(rig_item(&r, 1)->sample);
+	assert_int_equal(r.plan.n_lp, 0);
+	rig_deinit(&r);
 }
 
-static void test_random_loads(void **state)
+static void test_lp_rows_wait_for_room(void **state)
 {
-	const char *steps_text = getenv("NANOSERVE_SOAK_STEPS");
-	long n_step = steps_text ? atol(steps_text) : 200000;
-	uint64_t n_hit = 0;
+	struct rig r;
+	(void)state;
+
+	rig_init(&r, (struct rig_size){64, 0, 100, false});
+	add_lp(&r, 0, 40);
+	nsv_sched_plan(&r.sched, &r.plan); /* nothing has been said of room */
+	assert_int_equal(r.plan.n_item, 0);
+	nsv_sched_set_lp_room(&r.sched, 0, 7);
+	nsv_sched_plan(&r.sched, &r.plan);
+	assert_int_equal(r.plan.items[0].n_lp, 7);
+	struct nsv_plan_item first = r.plan.items[0];
+	nsv_sched_plan(&r.sched, &r.plan); /* it is all under way */
+	assert_int_equal(r.plan.n_item, 0);
+	assert_int_equal(nsv_sched_computed(&r.sched, &first), 0);
+	nsv_sched_set_lp_room(&r.sched, 0, 3);
+	nsv_sched_plan(&r.sched, &r.plan);
+	assert_int_equal(r.plan.items[0].n_past, 7);
+	assert_int_equal(r.plan.items[0].n_lp, 3);
+	rig_deinit(&r);
+}
+
+static void test_lp_rows_come_once(void **state)
+{
+	struct rig r;
+	(void)state;
+
+	rig_init(&r, (struct rig_size){16, 0, 20, false});
+	r.sched.watermark = 0;
+	rig_add(&r, 1, 30);
+	rig_step(&r);
+	rig_step(&r); /* 8 blocks, and it decodes */
+	add_lp(&r, 0, 30);
+	nsv_sched_set_lp_room(&r.sched, 0, 100);
+	rig_step(&r);
+	uint32_t n = rig_item(&r, 0)->n_lp;
+	assert_true(n > 0);
+	while (r.plan.n_preempted == 0)
+		rig_step(&r);
+	uint32_t from = r.sched.seqs[0].lp_from;
+	assert_true(from >= n);
+	nsv_sched_remove(&r.sched, 1);
+	rig_step(&r);
+	assert_int_equal(rig_item(&r, 0)->n_past, 0);
+	assert_int_equal(rig_item(&r, 0)->n_lp, r.plan.n_row > from ? r.plan.n_row - from : 0);
+	rig_deinit(&r);
+}
+
+static void test_lp_rows_bypass_the_cache(void **state)
+{
+	struct rig r;
+	(void)state;
+
+	rig_init(&r, (struct rig_size){32, 0, 64, true});
+	rig_add(&r, 0, 20);
+	rig_step(&r);
+	add_lp(&r, 1, 20);
+	nsv_sched_set_lp_room(&r.sched, 1, 100);
+	rig_step(&r);
+	assert_int_equal(rig_item(&r, 1)->n_past, 0);
+	assert_int_equal(rig_item(&r, 1)->n_lp, 19);
+	rig_deinit(&r);
+}
+
+/* ---- The host tier */
+
+static void test_swapped_out_and_in(void **state)
+{
+	struct rig r;
+	(void)state;
+
+	rig_init(&r, (struct rig_size){7, 4, 32, false});
+	number_tokens(&r);
+	r.sched.watermark = 0;
+	rig_add(&r, 0, 8);
+	rig_add(&r, 1, 14);
+	while (r.plan.n_preempted == 0)
+		rig_step(&r);
+	assert_int_equal(r.plan.n_swap_out, 4);
+	uint32_t n_done = r.sched.seqs[1].n_host_token;
+	assert_in_range(n_done, 14, 16);
+	assert_int_equal(r.host.n_free, 0);
+	nsv_sched_remove(&r.sched, 0);
+	rig_step(&r);
+	assert_int_equal(r.plan.n_swap_in, 4);
+	assert_int_equal(rig_item(&r, 1)->n_past, n_done);
+	assert_int_equal(rig_item(&r, 1)->n_row, 1);
+	assert_int_equal(r.host.n_free, 4);
+	assert_int_equal(r.sched.n_swap_in, 4);
+	rig_deinit(&r);
+}
+
+static void test_no_room_to_swap(void **state)
+{
+	struct rig r;
+	(void)state;
+
+	rig_init(&r, (struct rig_size){7, 3, 32, false});
+	number_tokens(&r);
+	r.sched.watermark = 0;
+	rig_add(&r, 0, 8);
+	rig_add(&r, 1, 14);
+	while (r.plan.n_preempted == 0)
+		rig_step(&r);
+	assert_int_equal(r.plan.n_swap_out, 0);
+	nsv_sched_remove(&r.sched, 0);
+	rig_step(&r);
+	assert_int_equal(rig_item(&r, 1)->n_past, 0);
+	rig_deinit(&r);
+}
+
+/* What the prefix cache still has is not swapped in. */
+static void test_hits_first_then_swaps(void **state)
+{
+	struct rig r;
+	(void)state;
+
+	rig_init(&r, (struct rig_size){8, 8, 32, true});
+	number_tokens(&r);
+	r.sched.watermark = 0;
+	rig_add(&r, 0, 8);
+	rig_add(&r, 1, 14);
+	while (r.plan.n_preempted == 0)
+		rig_step(&r);
+	uint32_t n_host = r.sched.seqs[1].n_host;
+	assert_int_equal(n_host, r.plan.n_swap_out);
+	nsv_sched_remove(&r.sched, 0);
+	rig_step(&r);
+	assert_true(r.plan.n_swap_in > 0);
+	assert_true(r.plan.n_swap_in < n_host);
+	assert_int_equal(rig_item(&r, 1)->n_row, 1);
+	assert_int_equal(r.host.n_free, 8);
+	rig_deinit(&r);
+}
+
+static void test_removed_while_swapped_out(void **state)
+{
+	struct rig r;
+	(void)state;
+
+	rig_init(&r, (struct rig_size){7, 6, 32, false});
+	r.sched.watermark = 0;
+	rig_add(&r, 0, 8);
+	rig_add(&r, 1, 14);
+	while (r.plan.n_preempted == 0)
+		rig_step(&r);
+	assert_int_equal(r.host.n_free, 2);
+	nsv_sched_remove(&r.sched, 1);
+	rig_audit(&r);
+	assert_int_equal(r.host.n_free, 6);
+	rig_deinit(&r);
+}
+
+/* It is not admitted again into the last block, only to lose all at the next token. */
+static void test_resumes_with_room_to_go_on(void **state)
+{
+	struct rig r;
+	(void)state;
+
+	rig_init(&r, (struct rig_size){12, 0, 64, false});
+	r.sched.watermark = 0;
+	rig_add(&r, 0, 20);
+	rig_add(&r, 1, 20);
+	while (r.plan.n_preempted == 0)
+		rig_step(&r);
+	uint32_t n_token = r.sched.seqs[1].n_token;
+	rig_add(&r, 2, 1); /* behind it */
+	for (int i = 0; i < 3; i++)
+		rig_step(&r);
+	assert_int_equal(r.sched.n_wait, 2);
+	nsv_sched_remove(&r.sched, 0);
+	rig_step(&r);
+	assert_int_equal(rig_item(&r, 1)->n_row, n_token);
+	rig_deinit(&r);
+}
+
+/* ---- Taken over from another daemon */
+
+static void test_resumed(void **state)
+{
+	struct rig r;
+	int32_t block = -1;
+	(void)state;
+
+	rig_init(&r, (struct rig_size){8, 0, 64, true});
+	rig_add(&r, 0, 10);
+	for (int i = 0; i < 3; i++) {
+		nsv_block_get(&r.alloc, &block);
+		r.seqs[0].blocks[i] = block;
+		for (uint32_t pos = 0; pos < BLOCK; pos++)
+			*rig_slot(&r, 0, (uint32_t)i * BLOCK + pos) = 0;
+	}
+	uint64_t hash = 0;
+	for (uint32_t pos = 0; pos < 6; pos++)
+		*rig_slot(&r, 0, pos) = hash = rig_mix(hash, 0);
+	assert_int_equal(nsv_sched_resume(&r.sched, 0, 3, 6), 0);
+	rig_audit(&r);
+	assert_int_equal(r.alloc.n_free, 6); /* the third held nothing yet */
+	rig_step(&r);
+	assert_int_equal(rig_item(&r, 0)->n_past, 6);
+	assert_int_equal(rig_item(&r, 0)->n_row, 4);
+	rig_deinit(&r);
+}
+
+/* ---- Memory */
+
+#define W_SEQ 64
+#define W_TOKEN 512
+#define W_BLOCK 16
+
+/* Less than a block a sequence is held for nothing, and under 4 % at 512 tokens each. */
+static void test_waste(void **state)
+{
+	static int32_t blocks[W_SEQ][W_TOKEN / W_BLOCK + 2];
+	struct nsv_block_alloc alloc;
+	struct nsv_sched s;
+	struct nsv_step_plan plan;
+	uint64_t most = 0, waste = 0;
 	(void)state;
 
 	t_seed();
-	print_message("%ld steps\n", n_step);
-	for (long done = 0; done < n_step;) {
-		struct bench b;
-		struct soak k = {.ahead = 1 + t_below(MAX_AHEAD)};
-		bench_init_with(&b, 18 + t_below(80), 1 + t_below(60), t_below(4) > 0);
-		for (int i = 0; i < MAX_AHEAD; i++)
-			nsv_step_plan_init(&k.late[i].plan, &b.sched);
-		for (int i = 0; i < 2000; i++, done++) {
-			for (uint32_t n = t_below(3); n > 0; n--)
-				random_event(&b, &k);
-			plan_with_progress(&b);
-			compute(&b);
-			finish_step(&b, &k);
-			audit(&b);
+	assert_int_equal(nsv_block_alloc_init(&alloc, W_SEQ * (W_TOKEN / W_BLOCK + 2)), 0);
+	assert_int_equal(nsv_sched_init(&s, &alloc, NULL, NULL, W_SEQ, W_BLOCK, 512), 0);
+	assert_int_equal(nsv_step_plan_init(&plan, &s), 0);
+	for (uint32_t i = 0; i < W_SEQ; i++)
+		nsv_sched_add(&s, i,
+			&(struct nsv_sched_new){.n_token = 1 + t_below(W_TOKEN),
+				.max_token = W_TOKEN + 16 + 1,
+				.arrival = i,
+				.blocks = blocks[i],
+				.cap = W_TOKEN / W_BLOCK + 2,
+				.leader = NSV_SCHED_NO_LEADER});
+	for (bool all = false; !all;) {
+		nsv_sched_plan(&s, &plan);
+		all = s.n_run == W_SEQ;
+		for (uint32_t i = 0; i < plan.n_item; i++)
+			if (plan.items[i].sample)
+				nsv_sched_known(&s, plan.items[i].seq);
+		for (uint32_t i = 0; i < s.n_run; i++) {
+			const struct nsv_sched_seq *q = &s.seqs[s.run[i]];
+			all &= q->n_past >= W_TOKEN;
+			assert_true(q->table.n * W_BLOCK - q->n_past < W_BLOCK);
+			/* those that are far ahead wait, so that all have about as many */
+			nsv_sched_pause(&s, s.run[i], q->n_past >= W_TOKEN + s.run[i] % 16);
 		}
-		for (uint32_t i = 0; i < N_SEQ; i++)
-			if (k.end[i])
-				nsv_sched_remove(&b.sched, i);
-		for (int i = 0; i < MAX_AHEAD; i++)
-			nsv_step_plan_deinit(&k.late[i].plan);
-		n_hit += b.sched.n_hit_token;
-		assert_int_equal(b.alloc.n_free + nsv_block_n_idle(&b.alloc), b.alloc.n_block);
-		bench_deinit(&b);
+		waste = nsv_sched_waste(&s);
+		most = nsv_max_u64(most, waste);
 	}
-	assert_true(n_hit > 0);
-	print_message("%llu tokens came from the prefix cache\n", (unsigned long long)n_hit);
+	uint64_t slots = (uint64_t)(alloc.n_block - alloc.n_free) * W_BLOCK;
+	print_message("%u sequences of %u tokens: %llu of %llu slots wasted\n", W_SEQ, W_TOKEN,
+		(unsigned long long)waste, (unsigned long long)slots);
+	assert_true(most < W_SEQ * W_BLOCK);
+	assert_true(waste * 100 < slots * 4);
+	nsv_step_plan_deinit(&plan);
+	nsv_sched_deinit(&s);
+	nsv_block_alloc_deinit(&alloc);
 }
 
 int main(void)
@@ -513,10 +770,29 @@ int main(void)
 		cmocka_unit_test(test_a_paused_one_gives_way_first),
 		cmocka_unit_test(test_first_come_first_served),
 		cmocka_unit_test(test_audit_sees_damage),
+		cmocka_unit_test(test_audit_sees_damage_of_swaps_and_forks),
 		cmocka_unit_test(test_a_flood_waits_behind_another_user),
 		cmocka_unit_test(test_nobody_starves),
 		cmocka_unit_test(test_the_next_turn_computes_what_is_new),
-		cmocka_unit_test(test_random_loads),
+		cmocka_unit_test(test_a_part_does_not_stand_in_the_way),
+		cmocka_unit_test(test_branches_share_the_prompt),
+		cmocka_unit_test(test_a_running_one_is_forked),
+		cmocka_unit_test(test_a_leader_that_is_gone),
+		cmocka_unit_test(test_a_paused_leader_is_not_waited_for),
+		cmocka_unit_test(test_higher_first_then_first_come),
+		cmocka_unit_test(test_nobody_is_passed_for_ever),
+		cmocka_unit_test(test_a_leader_is_not_passed),
+		cmocka_unit_test(test_lp_rows_a_step),
+		cmocka_unit_test(test_lp_rows_wait_for_room),
+		cmocka_unit_test(test_lp_rows_come_once),
+		cmocka_unit_test(test_lp_rows_bypass_the_cache),
+		cmocka_unit_test(test_swapped_out_and_in),
+		cmocka_unit_test(test_no_room_to_swap),
+		cmocka_unit_test(test_hits_first_then_swaps),
+		cmocka_unit_test(test_removed_while_swapped_out),
+		cmocka_unit_test(test_resumes_with_room_to_go_on),
+		cmocka_unit_test(test_resumed),
+		cmocka_unit_test(test_waste),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
