@@ -130,6 +130,7 @@ check: ## install what the tests need, build, run all tests
 TESTS ?= $(UNIT_BIN)
 check-tests: all $(TESTS) check-abi
 	@tests/tools/check-includes.sh
+	@tests/tools/check-man.sh
 	@tests/tools/run-tests.sh $(TESTS)
 
 # Numbers are graded in release; with sanitizers the real model's long runs would take minutes each.
@@ -196,16 +197,22 @@ $(B)/bench/%: $(B)/obj/tests/bench/%.o $$(call obj,$$(wildcard tests/bench/$$*-*
 	$(Q)$(CC) $(LDFLAGS_ALL) -o $@ $^ $(LIBS_DAEMON) -ldl -lcmocka
 
 PREFIX ?= /usr/local
+# Where the linker does not look by itself, programs are told where the library is.
+comma := ,
+PC_RPATH = $(if $(filter /usr /usr/local,$(PREFIX)),,-Wl$(comma)-rpath$(comma)$$\{libdir\})
 install: all ## install to PREFIX= (/usr/local) under DESTDIR=
 	install -D -m 755 $(B)/nanoserved $(DESTDIR)$(PREFIX)/bin/nanoserved
 	install -D -m 755 $(B)/nanoserve $(DESTDIR)$(PREFIX)/bin/nanoserve
 	install -D -m 644 $(B)/libnanoserve-client.so.0 $(DESTDIR)$(PREFIX)/lib/libnanoserve-client.so.0
 	ln -sf libnanoserve-client.so.0 $(DESTDIR)$(PREFIX)/lib/libnanoserve-client.so
 	install -D -m 644 client/include/nanoserve/client.h $(DESTDIR)$(PREFIX)/include/nanoserve/client.h
-	sed 's|@PREFIX@|$(PREFIX)|g' client/nanoserve-client.pc.in | \
+	sed 's|@PREFIX@|$(PREFIX)|g; s| *@RPATH@| $(PC_RPATH)|; s| *$$||' client/nanoserve-client.pc.in | \
 		install -D -m 644 /dev/stdin $(DESTDIR)$(PREFIX)/lib/pkgconfig/nanoserve-client.pc
-	for m in client/man/*.[0-9] daemon/man/*.[0-9]; do \
-		install -D -m 644 $$m $(DESTDIR)$(PREFIX)/share/man/man$${m##*.}/$${m##*/}; done
+	for m in client/man/*.[0-9] daemon/man/*.[0-9]; do s=$${m##*.}; d=$(DESTDIR)$(PREFIX)/share/man/man$$s; \
+		install -D -m 644 $$m $$d/$${m##*/}; \
+		for n in $$(tests/tools/man-names.sh $$m); do \
+			[ -e $$d/$$n.$$s ] || ln -s $${m##*/} $$d/$$n.$$s; done; done
+	if [ -z "$(DESTDIR)" ] && [ "$$(id -u)" = 0 ]; then ldconfig; fi
 
 clean: ## remove build/
 	rm -rf build

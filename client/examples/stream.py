@@ -16,7 +16,8 @@ class Message(c.Structure):
 
 class Chunk(c.Structure):
     _fields_ = [("text", c.c_void_p), ("text_len", c.c_size_t), ("tokens", c.POINTER(c.c_int32)),
-                ("n_token", c.c_size_t), ("lps", c.c_void_p), ("n_lp", c.c_size_t)]
+                ("n_token", c.c_size_t), ("lps", c.c_void_p), ("n_lp", c.c_size_t),
+                ("n_prompt_lp", c.c_size_t)]
 
 
 class Result(c.Structure):
