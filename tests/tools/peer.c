@@ -203,10 +203,8 @@ static void take_text(struct nsv_peer_stream *st, char *text, size_t len)
 
 	text[len] = '\0';
 	while ((p = strstr(p, EVENT))) {
-		if (!st->first_ns)
-			st->first_ns = now;
-		st->last_ns = now;
-		st->n_event++;
+		if (st->n_event < NSV_PEER_EVENTS)
+			st->event_ns[st->n_event++] = now;
 		p += sizeof(EVENT) - 1;
 	}
 	st->n_tail = nsv_min(len, sizeof(EVENT) - 2);
@@ -250,6 +248,16 @@ int nsv_peer_streams_read(struct nsv_peer_stream *st, size_t n)
 			p[i].fd = -1;
 			n_open--;
 		}
+	}
+	return 0;
+}
+
+int nsv_peer_stream_read_until(struct nsv_peer_stream *st, uint32_t n_event)
+{
+	while (st->n_event < n_event) {
+		int ret = read_some(st);
+		if (ret <= 0)
+			return ret < 0 ? ret : -ENODATA;
 	}
 	return 0;
 }

@@ -26,11 +26,14 @@ int nsv_peer_server_start(struct nsv_peer_server *s, const char *model, const ch
 	uint32_t n_slot, uint32_t n_ctx);
 void nsv_peer_server_stop(struct nsv_peer_server *s);
 
+#define NSV_PEER_EVENTS 1024
+
 /* A completion as it streams over HTTP. */
 struct nsv_peer_stream {
 	int fd;
-	uint64_t start_ns, first_ns, last_ns; /* of the request, the first token, the last one */
-	uint32_t n_event;		      /* tokens: one event each */
+	uint64_t start_ns;		    /* of the request */
+	uint64_t event_ns[NSV_PEER_EVENTS]; /* tokens came: one event each, later ones unknown */
+	uint32_t n_event;
 	char tail[64]; /* the end of what was read, in which an event may have begun */
 	size_t n_tail;
 };
@@ -40,5 +43,7 @@ int nsv_peer_stream_open(struct nsv_peer_stream *st, const struct nsv_peer_serve
 	const int32_t *ids, uint32_t n_id, uint32_t n_output);
 /* Reads all of them to their ends. 0, -errno. */
 int nsv_peer_streams_read(struct nsv_peer_stream *st, size_t n);
+/* Reads one until it has so many events. 0, -errno. */
+int nsv_peer_stream_read_until(struct nsv_peer_stream *st, uint32_t n_event);
 
 #endif

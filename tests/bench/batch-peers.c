@@ -1,0 +1,66 @@
+/* llama.cpp at the same work: llama-batched-bench, which decodes without a server, and llama-server
+ * over HTTP. */
+#include <string.h>
+
+#include "daemon/clock.h"
+#include "tests/bench/batch.h"
+#include "tests/tools/daemon.h"
+#include "tests/tools/stats.h"
+
+struct served serve_by_bench(uint32_t n)
+{
+	char arguments[768];
+
+	snprintf(arguments, sizeof(arguments),
+		"-m '%s' -t 2 -c %u -npp %u -ntg %u -npl %u --output-format jsonl",
+		nsv_test_model(), n * (N_PROMPT + N_OUTPUT), N_PROMPT, N_OUTPUT, n);
+	json_t *list = nsv_peer_run("llama-batched-bench", arguments);
+	json_t *row = json_array_get(list, 0);
+	double seconds = json_number_value(json_object_get(row, "t"));
+	double prefill_s = json_number_value(json_object_get(row, "t_pp"));
+	json_decref(list);
+	if (!(seconds > 0))
+		die("llama-batched-bench failed");
+	return (struct served){n * N_OUTPUT / seconds, prefill_s * 1e3};
+}
+
+struct served serve_by_server(const struct nsv_peer_server *s, uint32_t n)
+{
+	static struct nsv_peer_stream streams[MAX_STREAM];
+	double first_ms[MAX_STREAM];
+	int32_t ids[N_PROMPT];
+	uint64_t start = nsv_now_ns(), end = 0;
+
+	for (uint32_t i = 0; i < n; i++) {
+		draw_ids(ids, N_PROMPT);
+		if (nsv_peer_stream_open(&streams[i], s, ids, N_PROMPT, N_OUTPUT) < 0)
+			die("llama-server takes no request");
+	}
+	if (nsv_peer_streams_read(streams, n) < 0)
+		die("llama-server does not answer");
+	for (uint32_t i = 0; i < n; i++) {
+		const struct nsv_peer_stream *st = &streams[i];
+		if (st->n_event < N_OUTPUT)
+			die("llama-server gave too few tokens");
+		first_ms[i] = (double)(st->event_ns[0] - start) / 1e6;
+		end = (uint64_t)nsv_max(end, st->event_ns[N_OUTPUT - 1]);
+	}
+	double seconds = (double)(end - start) / 1e9;
+	return (struct served){n * N_OUTPUT / seconds, nsv_median(first_ms, n)};
+}
+
+void measure_server_gaps(const struct nsv_peer_server *s, struct gaps *ret)
+{
+	static struct nsv_peer_stream st[2];
+	static int32_t ids[LONG_PROMPT];
+
+	draw_ids(ids, LONG_PROMPT);
+	if (nsv_peer_stream_open(&st[0], s, ids, 16, MAX_GAP / 2) < 0 ||
+		nsv_peer_stream_read_until(&st[0], 100) < 0)
+		die("llama-server does not stream");
+	uint64_t sent_ns = nsv_now_ns();
+	if (nsv_peer_stream_open(&st[1], s, ids, LONG_PROMPT, 1) < 0 ||
+		nsv_peer_streams_read(st, 2) < 0 || st[1].n_event == 0)
+		die("llama-server does not answer a long prompt");
+	fill_gaps(ret, st[0].event_ns, st[0].n_event, sent_ns, st[1].event_ns[0]);
+}
