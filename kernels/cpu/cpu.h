@@ -37,11 +37,18 @@ extern const struct nsv_backend nsv_cpu_backend;
 const struct nsv_cpu_row *nsv_cpu_rows(size_t *ret_n);
 
 /* The kernels of one instruction set: the functions that <op>-<isa>.c define. */
+struct nsv_cpu_weight;
+struct nsv_cpu_acts;
+
 #define NSV_CPU_DECLARE(isa) \
 	void nsv_cpu_acts_set_##isa(const struct nsv_part *part, void *acts, const float *x, \
 		size_t ld, uint32_t n_row, uint32_t n_in); \
 	void nsv_cpu_matmul_##isa(const struct nsv_part *part, float *out, size_t ld_out, \
 		const void *weight, const void *acts, uint32_t n_row); \
+	/* Panels begin .. end - 1 of all against rows row0 .. row_end - 1, tiles of n_row. */ \
+	void nsv_cpu_panels_##isa(const struct nsv_cpu_weight *w, const struct nsv_cpu_acts *acts, \
+		float *out, size_t ld_out, size_t begin, size_t end, size_t row0, size_t row_end, \
+		size_t n_row); \
 	void nsv_cpu_rmsnorm_##isa(const struct nsv_part *part, float *out, const float *x, \
 		const float *w, size_t ld, uint32_t n_row, uint32_t n, float eps); \
 	void nsv_cpu_add_##isa(const struct nsv_part *part, float *x, const float *y, size_t n); \
@@ -60,5 +67,9 @@ const struct nsv_cpu_row *nsv_cpu_rows(size_t *ret_n);
 NSV_CPU_DECLARE(plain)
 NSV_CPU_DECLARE(avx2)
 NSV_CPU_DECLARE(avx512)
+
+/* What AMX does better than AVX-512. */
+void nsv_cpu_matmul_amx(const struct nsv_part *part, float *out, size_t ld_out, const void *weight,
+	const void *acts, uint32_t n_row);
 
 #endif

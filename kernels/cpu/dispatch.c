@@ -1,22 +1,28 @@
-/* The table of instruction sets, the choice of a row, and the backend that calls through it. A row
- * that needs AMX or BF16 products goes on top: its name, what it needs, its kernels. */
+/* The table of instruction sets, the choice of a row, and the backend that calls through it. */
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/ops-any.h"
 #include "kernels/cpu/pack.h"
+#include "kernels/cpu/tiles.h"
 
 #include <stdatomic.h>
 #include <string.h>
 
-#define ROW(row_name, has, isa) \
+#define ROW(row_name, has, isa, isa_matmul) \
 	{ \
 		.name = row_name, .supported = has, .acts_set = nsv_cpu_acts_set_##isa, \
-		.matmul = nsv_cpu_matmul_##isa, .rmsnorm = nsv_cpu_rmsnorm_##isa, \
+		.matmul = nsv_cpu_matmul_##isa_matmul, .rmsnorm = nsv_cpu_rmsnorm_##isa, \
 		.add = nsv_cpu_add_##isa, .add_bias = nsv_cpu_add_bias_##isa, \
 		.rope = nsv_cpu_rope_##isa, .gate = nsv_cpu_gate_##isa, \
 		.softmax = nsv_cpu_softmax_##isa, .attention = nsv_cpu_attention_##isa, \
 	}
 
 #if defined(__x86_64__)
+
+/* The processor's tiles are of use only if the kernel lets us have them. */
+static bool has_amx(const struct nsv_cpuid *id)
+{
+	return id->avx512_vnni && id->amx_int8 && nsv_cpu_ask_tiles() == 0;
+}
 
 static bool has_avx512_vnni(const struct nsv_cpuid *id)
 {
@@ -38,10 +44,11 @@ static bool has_all(const struct nsv_cpuid *id)
 
 static const struct nsv_cpu_row rows[] = {
 #if defined(__x86_64__)
-	ROW("avx512-vnni", has_avx512_vnni, avx512),
-	ROW("avx2", has_avx2, avx2),
+	ROW("amx", has_amx, avx512, amx),
+	ROW("avx512-vnni", has_avx512_vnni, avx512, avx512),
+	ROW("avx2", has_avx2, avx2, avx2),
 #endif
-	ROW("plain", has_all, plain),
+	ROW("plain", has_all, plain, plain),
 };
 
 /* The row that runs: chosen by probe, the same each time, so that who comes first does not
@@ -52,6 +59,11 @@ const struct nsv_cpu_row *nsv_cpu_rows(size_t *ret_n)
 {
 	*ret_n = NSV_ARRAY_LEN(rows);
 	return rows;
+}
+
+static bool tiles_refused(const struct nsv_cpuid *id)
+{
+	return id->amx_int8 && nsv_cpu_ask_tiles() < 0;
 }
 
 static int choose_row(
@@ -67,11 +79,13 @@ static int choose_row(
 			return 0;
 		}
 		if (forced)
-			return nsv_fail(err, -EINVAL,
-				"NANOSERVE_CPU_ISA=%s: this processor lacks it", forced);
+			return nsv_fail(err, -EINVAL, "NANOSERVE_CPU_ISA=%s: %s", forced,
+				tiles_refused(&id) && !strcmp(forced, "amx") ?
+					"the kernel refuses its tiles" :
+					"this processor lacks it");
 	}
 	return nsv_fail(err, -EINVAL,
-		"NANOSERVE_CPU_ISA=%.60s is none of avx512-vnni, avx2, plain", forced);
+		"NANOSERVE_CPU_ISA=%.60s is none of amx, avx512-vnni, avx2, plain", forced);
 }
 
 static int cpu_probe(struct nsv_err *err)
@@ -91,9 +105,15 @@ static const struct nsv_cpu_row *row_now(void)
 	return row ? row : &rows[NSV_ARRAY_LEN(rows) - 1];
 }
 
+/* What stood above the row and could not be had is said with it. */
 static const char *cpu_isa(void)
 {
-	return row_now()->name;
+	const char *name = row_now()->name;
+	struct nsv_cpuid id;
+	if (strcmp(name, "avx512-vnni"))
+		return name;
+	nsv_cpuid_read(&id);
+	return tiles_refused(&id) ? "avx512-vnni, as the kernel refuses AMX tiles" : name;
 }
 
 static void cpu_acts_set(const struct nsv_part *part, void *acts, const float *x, size_t ld,

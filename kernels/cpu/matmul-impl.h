@@ -14,12 +14,11 @@
  *     acc = fma(d * dx, isum, acc), where isum = sum of (q - zero) * x, exact;
  *     acc = fma(m, dx * xsum, acc), for types that have m. */
 #include "kernels/backend.h"
+#include "kernels/cpu/block.h"
 #include "kernels/cpu/cpu.h"
-#include "kernels/cpu/pack.h"
-#include "kernels/cpu/vec.h"
 
 #define ACTS_CACHED (512u * 1024u) /* bytes of activations that stay in cache while panels pass */
-#define AHEAD 4096u /* bytes that a single row's pass over the weights asks for in advance */
+#define AHEAD 4096u /* bytes that the first pass over a panel asks for in advance */
 
 /* ---- Activations ------------------------------------------------------------------------ */
 
@@ -91,29 +90,11 @@ struct job {
 	const float *x;                    /* the floats of the first row, rows ld apart */
 	size_t ld;
 	uint32_t h, n_in, zero; /* rows of the tile */
+	bool fresh;             /* the panel comes from memory */
 	float *out;
 	size_t ld_out;
 	uint32_t n_lane; /* rows of the panel that exist */
 };
-
-ALWAYS_INLINE bool has_m(uint32_t form)
-{
-	return form == NSV_CPU_Q4_DM || form == NSV_CPU_Q4_DM32 || form == NSV_CPU_Q5_DM ||
-		form == NSV_CPU_Q5_DM32;
-}
-
-ALWAYS_INLINE bool has_f32_scales(uint32_t form)
-{
-	return form == NSV_CPU_Q4_DM32 || form == NSV_CPU_Q5_DM32 || form == NSV_CPU_Q8_DD32;
-}
-
-/* The i-th group of 16 scales. */
-ALWAYS_INLINE vf load_scales(const uint8_t *p, uint32_t form, uint32_t i)
-{
-	if (has_f32_scales(form))
-		return vf_load((const float *)(const void *)p + i * VF_N);
-	return vf_load_f16(p + i * VF_N * 2);
-}
 
 /* (q - zero) * x summed over vectors first .. end - 1, whose x add up to sum. */
 ALWAYS_INLINE vf block_sum(const struct quants *q, const int8_t *x, uint32_t first, uint32_t end,
@@ -133,7 +114,7 @@ ALWAYS_INLINE vf add_block(vf acc, const struct quants *q, const uint8_t *scales
 		half = block_sum(q, x, 4, 8, form, zero, s->sum[1]);
 		return vf_fma(vf_mul(load_scales(scales, form, 1), dx), half, acc);
 	}
-	if (has_m(form)) {
+	if (nsv_cpu_has_m(form)) {
 		acc = vf_fma(vf_mul(d, dx), block_sum(q, x, 0, 8, form, 0, 0), acc);
 		return vf_fma(load_scales(scales, form, 1), vf_set1(s->d_sum), acc);
 	}
@@ -154,9 +135,8 @@ ALWAYS_INLINE void quant_rows(const struct job *job, uint32_t rows, uint32_t for
 		acc[r] = vf_set1(0);
 	for (size_t b = nsv_cpu_n_block(job->n_in); b; b--) {
 		struct quants q;
-		if (rows == 1)
-			for (size_t i = 0; i < block_len; i += NSV_CACHE_LINE)
-				__builtin_prefetch(block + AHEAD + i);
+		if (rows == 1 || job->fresh)
+			prefetch_block(block + AHEAD, block_len);
 		unpack(&q, block, form);
 		UNROLL
 		for (uint32_t r = 0; r < rows; r++)
@@ -262,6 +242,7 @@ static void run_tile(const struct job *tile, rows_fn *fn)
 			rows /= 2;
 		fn(&job, rows);
 		left -= rows;
+		job.fresh = false;
 		job.q += rows * NSV_CPU_BLOCK;
 		job.scale += rows;
 		job.x += rows * job.ld;
@@ -282,6 +263,7 @@ static void run_panel(const struct job *panel, rows_fn *fn, const struct nsv_cpu
 			nsv_cpu_n_block(job.n_in) * job.h * NSV_CPU_BLOCK);
 		job.x = acts->x + r * acts->ld;
 		job.out = panel->out + r * job.ld_out;
+		job.fresh = r == row0;
 		run_tile(&job, fn);
 	}
 }
@@ -294,8 +276,7 @@ static uint32_t mat_of(const struct nsv_cpu_weight *w, size_t panel)
 	return i;
 }
 
-/* Panels begin .. end - 1 against some rows. */
-static void run_panels(const struct nsv_cpu_weight *w, const struct nsv_cpu_acts *acts, float *out,
+void FN(panels)(const struct nsv_cpu_weight *w, const struct nsv_cpu_acts *acts, float *out,
 	size_t ld_out, size_t begin, size_t end, size_t row0, size_t row_end, size_t n_row)
 {
 	struct job job = {.ld = acts->ld, .n_in = w->n_in, .ld_out = ld_out};
@@ -323,5 +304,5 @@ void FN(matmul)(const struct nsv_part *part, float *out, size_t ld_out, const vo
 	step = nsv_max(step / NSV_CPU_TILE, 1) * NSV_CPU_TILE;
 	nsv_part_range(part, w->n_panel, 1, &begin, &end);
 	for (size_t r = 0; r < n_row && begin < end; r += step)
-		run_panels(w, acts, out, ld_out, begin, end, r, nsv_min(r + step, n_row), n_row);
+		FN(panels)(w, acts, out, ld_out, begin, end, r, nsv_min(r + step, n_row), n_row);
 }

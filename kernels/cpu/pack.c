@@ -206,12 +206,10 @@ static void put_q(uint32_t form, uint8_t *block, uint32_t row, const uint8_t *q)
 
 static void put_scales(uint32_t form, uint8_t *p, uint32_t row, const struct nsv_cpu_block *b)
 {
-	uint32_t dtype = nsv_cpu_block_len(form) - nsv_cpu_q_len(form) == 128 ? NSV_F32 : NSV_F16;
+	uint32_t dtype = nsv_cpu_has_f32_scales(form) ? NSV_F32 : NSV_F16;
 	size_t elem = dtype == NSV_F32 ? 4 : 2;
-	bool has_m = form == NSV_CPU_Q4_DM || form == NSV_CPU_Q5_DM || form == NSV_CPU_Q4_DM32 ||
-		form == NSV_CPU_Q5_DM32;
 	nsv_store_elem(dtype, p, row, b->d[0]);
-	if (has_m)
+	if (nsv_cpu_has_m(form))
 		nsv_store_elem(dtype, p + NSV_CPU_PANEL * elem, row, b->m);
 	else if (form == NSV_CPU_Q8_DD32)
 		nsv_store_elem(dtype, p + NSV_CPU_PANEL * elem, row, b->d[1]);

@@ -102,6 +102,18 @@ static inline size_t nsv_cpu_block_len(uint32_t form)
 	return nsv_cpu_q_len(form) + scale;
 }
 
+/* Does a form have m? Are its scales in f32? */
+static inline bool nsv_cpu_has_m(uint32_t form)
+{
+	return form == NSV_CPU_Q4_DM || form == NSV_CPU_Q4_DM32 || form == NSV_CPU_Q5_DM ||
+		form == NSV_CPU_Q5_DM32;
+}
+
+static inline bool nsv_cpu_has_f32_scales(uint32_t form)
+{
+	return form == NSV_CPU_Q4_DM32 || form == NSV_CPU_Q5_DM32 || form == NSV_CPU_Q8_DD32;
+}
+
 static inline size_t nsv_cpu_n_block(uint32_t n_in)
 {
 	return (n_in + NSV_CPU_BLOCK - 1) / NSV_CPU_BLOCK;

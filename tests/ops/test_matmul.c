@@ -176,6 +176,15 @@ static void test_every_type(void **unused)
 	check_size(NSV_Q4_1, 192, 1536, 37);
 }
 
+/* Rows longer than what a backend may take at a time. */
+static void test_long_rows(void **unused)
+{
+	(void)unused;
+	check_size(NSV_Q4_1, 20, 4192, 33);
+	check_size(NSV_Q8_0, 35, 2080, 16 + t_below(16));
+	check_size(NSV_Q6_K, 17, 2304, 30);
+}
+
 /* Float weights have no blocks: any length. */
 static void test_odd_length(void **unused)
 {
@@ -317,6 +326,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_every_type),
+		cmocka_unit_test(test_long_rows),
 		cmocka_unit_test(test_odd_length),
 		cmocka_unit_test(test_same_bits),
 		cmocka_unit_test(test_stacked),
