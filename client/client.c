@@ -24,6 +24,7 @@ void nsv_client_options_init(struct nsv_client_options *options)
 		.n_lp = 1024,
 		.connect_timeout_ms = 5000,
 		.spin_us = -1,
+		.away_timeout_ms = 30000,
 	};
 }
 
@@ -187,11 +188,45 @@ static int prepare(struct nsv_client *c, struct nsv_err *err)
 	c->reply = nsv_reply_consumer_at(&c->up, &c->down, g);
 	c->event = nsv_event_consumer_at(&c->up, &c->down, g);
 	c->arena.len = g->arena_len;
+	c->epoch = nsv_load_acq_u32(&c->down.head->epoch);
 	c->arena_tails = calloc(g->n_sqe, sizeof(*c->arena_tails));
 	c->slots = calloc(g->n_slot, sizeof(struct nsv_request *));
 	if (!c->arena_tails || !c->slots)
 		return nsv_fail(err, -ENOMEM, "out of memory");
 	return 0;
+}
+
+/* One connection and one hello. */
+static int introduce(const char *path, const struct nsv_client_options *o, struct nsv_client *c,
+	struct nsv_err *err)
+{
+	int ret = connect_socket(choose_path(path), o->connect_timeout_ms, &c->fd, err);
+
+	return ret == 0 ? greet(c, o, err) : ret;
+}
+
+static void take_leave(struct nsv_client *c)
+{
+	if (c->fd >= 0)
+		close(c->fd);
+	c->fd = -1;
+}
+
+/* A daemon that ends in the middle of a hello has promised nothing: the next one is asked. */
+static int introduce_until(const char *path, const struct nsv_client_options *o,
+	struct nsv_client *c, struct nsv_err *err)
+{
+	int64_t deadline = nsv_deadline_ns(o->connect_timeout_ms);
+	int ret = introduce(path, o, c, err);
+
+	for (int nap_ms = 10; ret == -ECONNRESET || ret == -EPIPE; nap_ms *= 2) {
+		if (deadline >= 0 && nsv_now_ns() + nap_ms * 1000000ll >= deadline)
+			break;
+		take_leave(c);
+		poll(NULL, 0, nap_ms);
+		ret = introduce(path, o, c, err);
+	}
+	return ret;
 }
 
 static int open_client(const char *path, const struct nsv_client_options *o,
@@ -204,10 +239,10 @@ static int open_client(const char *path, const struct nsv_client_options *o,
 	c->fd = -1;
 	c->up_region = NSV_REGION_NONE;
 	c->down_region = NSV_REGION_NONE;
+	c->away_ns = o->away_timeout_ms < 0 ? -1 : o->away_timeout_ms * 1000000ll;
+	c->quiet_ns = nsv_now_ns();
 	nsv_spin_init(&c->spin, o->spin_us);
-	int ret = connect_socket(choose_path(path), o->connect_timeout_ms, &c->fd, err);
-	if (ret == 0)
-		ret = greet(c, o, err);
+	int ret = introduce_until(path, o, c, err);
 	if (ret == 0)
 		ret = prepare(c, err);
 	if (ret < 0) {
@@ -248,8 +283,7 @@ void nsv_client_close(struct nsv_client *c)
 	free(c->arena_tails);
 	nsv_region_deinit(&c->up_region);
 	nsv_region_deinit(&c->down_region);
-	if (c->fd >= 0)
-		close(c->fd);
+	take_leave(c);
 	free(c);
 }
 

@@ -10,6 +10,19 @@ static void init_stream(
 	nsv_store_rlx_u64(cursor, 0); /* the entry's publication orders it */
 }
 
+void nsv_request_reset(struct nsv_request *r)
+{
+	for (int i = 0; i < NSV_N_STREAM; i++) {
+		struct nsv_stream *s = &r->streams[i];
+		s->skip += s->read;
+		s->read = s->end = 0;
+		nsv_store_rlx_u64(s->cursor, 0); /* the entry's publication orders it */
+	}
+	r->state = NSV_SLOT_FREE;
+	r->refusal = 0;
+	r->ended = r->survived = false;
+}
+
 static void bind_slot(struct nsv_request *r, uint32_t slot)
 {
 	struct nsv_client *c = r->client;
@@ -41,6 +54,7 @@ static void delete_request(struct nsv_request *r)
 {
 	for (int i = 0; i < NSV_N_STREAM; i++)
 		free(r->streams[i].buf);
+	free(r->question);
 	free(r);
 }
 
@@ -227,7 +241,14 @@ void nsv_request_finish(struct nsv_request *r)
 
 bool nsv_request_at_end(const struct nsv_request *r)
 {
-	return r->ended && (r->state == NSV_SLOT_DONE || r->refusal);
+	return (r->ended || r->survived) && (r->state == NSV_SLOT_DONE || r->refusal);
+}
+
+void nsv_request_survive(struct nsv_request *r)
+{
+	r->survived = true;
+	r->cancel = r->cancelled && !r->ended;
+	nsv_request_mark_ready(r);
 }
 
 /* 0: sent or not due, -errno. No room: later. */
@@ -257,7 +278,7 @@ int nsv_request_cancel(struct nsv_request *r)
 		return 0;
 	if (r->client->broken)
 		return r->client->broken;
-	r->cancel = true;
+	r->cancel = r->cancelled = true;
 	return nsv_request_flush_cancel(r);
 }
 

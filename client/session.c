@@ -32,22 +32,32 @@ int nsv_session_reclaim(struct nsv_client *c)
 	if (nsv_sq_space(&c->sq, &space) < 0)
 		return break_protocol(c);
 	uint32_t taken = c->sq.tail - (c->geom.n_sqe - space);
-	if (taken != c->n_taken)
+	if (taken != c->n_taken) {
 		nsv_arena_release(&c->arena, c->arena_tails[(taken - 1) & c->sq.mask]);
+		c->heard = true;
+	}
 	c->n_taken = taken;
+	return 0;
+}
+
+int nsv_session_room(struct nsv_client *c)
+{
+	int ret = nsv_session_reclaim(c);
+
+	if (ret < 0)
+		return ret;
+	if (c->sq.tail - c->n_taken >= c->geom.n_sqe)
+		return nsv_fail(&c->err, -EAGAIN, "%u entries wait for the daemon", c->geom.n_sqe);
 	return 0;
 }
 
 int nsv_session_put(struct nsv_client *c, const struct nsv_sqe *entry, uint64_t arena_tail)
 {
 	uint32_t at = c->sq.tail & c->sq.mask;
-	int ret = nsv_session_reclaim(c);
+	int ret = nsv_session_room(c); /* so arena_tails[at] is no longer needed */
 
 	if (ret < 0)
 		return ret;
-	/* Room as of the last reclaim: arena_tails[at] is no longer needed then. */
-	if (c->sq.tail - c->n_taken >= c->geom.n_sqe)
-		return nsv_fail(&c->err, -EAGAIN, "%u entries wait for the daemon", c->geom.n_sqe);
 	if (nsv_sq_put(&c->sq, entry) != 0)
 		return break_protocol(c);
 	c->arena_tails[at] = arena_tail;
@@ -72,7 +82,8 @@ static void take_completion(struct nsv_client *c, const struct nsv_cqe *cqe)
 	struct nsv_request *r;
 
 	if (cqe->kind == NSV_CQE_PONG) {
-		c->pong = cqe->text_end;
+		if (cqe->text_end > c->pong) /* a new daemon may repeat older ones */
+			c->pong = cqe->text_end;
 		return;
 	}
 	r = find_request(c, cqe);
@@ -98,8 +109,10 @@ static int take_ring(struct nsv_client *c, struct nsv_cq_consumer *cq)
 		nsv_cq_peek(cq, i, &cqe);
 		take_completion(c, &cqe);
 	}
-	if (n > 0)
+	if (n > 0) {
 		nsv_cq_advance(cq, n);
+		c->heard = true;
+	}
 	return 0;
 }
 
@@ -112,8 +125,10 @@ static int look_at_slots(struct nsv_client *c)
 		int ret = nsv_request_look(r);
 		if (ret < 0)
 			return break_protocol(c);
-		if (ret > 0)
+		if (ret > 0) {
 			nsv_request_mark_ready(r);
+			c->heard = true;
+		}
 		ret = nsv_request_flush_cancel(r);
 		if (ret == 0 && r->orphan)
 			ret = nsv_request_sweep(r);
@@ -123,10 +138,25 @@ static int look_at_slots(struct nsv_client *c)
 	return 0;
 }
 
+/* Another daemon serves the session since the last look. */
+static void meet_daemon(struct nsv_client *c)
+{
+	uint32_t epoch = nsv_load_acq_u32(&c->down.head->epoch);
+
+	if (epoch == c->epoch)
+		return;
+	c->epoch = epoch;
+	c->heard = true;
+	for (uint32_t i = 0; i < c->geom.n_slot; i++)
+		if (c->slots[i])
+			nsv_request_survive(c->slots[i]);
+}
+
 int nsv_session_take(struct nsv_client *c)
 {
 	if (c->broken)
 		return c->broken;
+	meet_daemon(c);
 	int ret = take_ring(c, &c->reply);
 	if (ret == 0)
 		ret = take_ring(c, &c->event);
@@ -135,6 +165,49 @@ int nsv_session_take(struct nsv_client *c)
 	if (ret == 0)
 		ret = look_at_slots(c);
 	return ret;
+}
+
+/* The question after a silence: any sign answers it, even that the entry is taken. Without room for it
+ * the daemon has entries to take, which asks the same. */
+static int put_question(struct nsv_client *c)
+{
+	const struct nsv_sqe entry = {
+		.op = NSV_OP_NOP, .request_id = c->n_ping + 1, .target_id = c->n_ping + 1};
+	int ret = nsv_session_put(c, &entry, c->arena.tail);
+
+	if (ret == 0)
+		c->n_ping++;
+	return ret == -EAGAIN ? 0 : ret;
+}
+
+/* A daemon that has gone is not seen as such while others hold its end of the socket for the next
+ * one: it is asked after a quarter of the time that it may be away. 0, or what ended the session. */
+static int mind_silence(struct nsv_client *c)
+{
+	int64_t now = nsv_now_ns();
+
+	if (c->heard) {
+		c->heard = c->asked = false;
+		c->quiet_ns = now;
+	}
+	if (c->away_ns < 0)
+		return 0;
+	if (c->asked && now - c->quiet_ns >= c->away_ns)
+		return nsv_session_break(
+			c, -ECONNRESET, "the daemon went away and has not come back in time");
+	if (c->asked || now - c->quiet_ns < c->away_ns / 4)
+		return 0;
+	c->asked = true;
+	c->quiet_ns = now;
+	return put_question(c);
+}
+
+/* When mind_silence has to be called next; below 0: never. */
+static int64_t silence_ends_ns(const struct nsv_client *c)
+{
+	if (c->away_ns < 0)
+		return -1;
+	return c->quiet_ns + (c->asked ? c->away_ns : c->away_ns / 4);
 }
 
 int nsv_client_dispatch(struct nsv_client *c)
@@ -149,7 +222,7 @@ int nsv_client_dispatch(struct nsv_client *c)
 		int ret = nsv_session_take(c);
 		if (gone < 0 && ret == 0)
 			return nsv_session_break(c, -ECONNRESET, "the daemon went away");
-		return ret;
+		return ret < 0 ? ret : mind_silence(c);
 	}
 	return nsv_session_take(c);
 }
@@ -162,7 +235,7 @@ static bool anything(struct nsv_client *c)
 	/* An index that breaks the protocol is news too: taking it says so. */
 	if (nsv_cq_ready(&c->reply, &n_reply) < 0 || nsv_cq_ready(&c->event, &n_event) < 0)
 		return true;
-	if (n_reply > 0 || n_event > 0)
+	if (n_reply > 0 || n_event > 0 || nsv_load_acq_u32(&c->down.head->epoch) != c->epoch)
 		return true;
 	for (uint32_t i = 0; i < c->geom.n_slot; i++) {
 		const struct nsv_request *r = c->slots[i];
@@ -236,6 +309,17 @@ static int sleep_until(struct nsv_client *c, int64_t deadline_ns)
 	return n == 0 ? -ETIMEDOUT : 0;
 }
 
+/* Sleeps no longer than silence may last: then it is awake, for its caller to come again. */
+static int sleep_watchfully(struct nsv_client *c, int64_t deadline_ns)
+{
+	int64_t until = silence_ends_ns(c);
+
+	if (until < 0 || (deadline_ns >= 0 && deadline_ns <= until))
+		return sleep_until(c, deadline_ns);
+	int ret = sleep_until(c, until);
+	return ret == -ETIMEDOUT ? 0 : ret;
+}
+
 int nsv_session_wait(struct nsv_client *c, int64_t deadline_ns)
 {
 	int64_t start = nsv_now_ns();
@@ -245,7 +329,7 @@ int nsv_session_wait(struct nsv_client *c, int64_t deadline_ns)
 		return c->broken;
 	/* News of other requests that their owner has not read is no reason to stay awake. */
 	if (!spin(c, start, deadline_ns) && arm(c))
-		slept = sleep_until(c, deadline_ns);
+		slept = sleep_watchfully(c, deadline_ns);
 	nsv_spin_learn(&c->spin, nsv_now_ns() - start);
 	int ret = nsv_client_dispatch(c);
 	return ret < 0 ? ret : slept;

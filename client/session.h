@@ -26,8 +26,16 @@ struct nsv_stream {
 	uint32_t n, size; /* elements, bytes of one */
 	uint64_t *cursor; /* in `up` */
 	uint64_t read, end;
+	uint64_t skip; /* of what comes next, elements that the caller has had already */
 	unsigned char *buf;
 	size_t len, cap; /* elements in buf; bytes of it */
+};
+
+/* What was asked, to ask it once more: an output that was cut off by the daemon's end. */
+struct nsv_question {
+	uint8_t op, flags;
+	size_t len;
+	unsigned char prompt[]; /* (len) as on the wire */
 };
 
 enum { NSV_STREAM_TEXT, NSV_STREAM_TOKENS, NSV_STREAM_LPS, NSV_N_STREAM };
@@ -41,6 +49,8 @@ struct nsv_request {
 	bool finished;	 /* ... and all has been read: `result` counts, the slot is free */
 	bool orphan;	 /* freed by the caller */
 	bool cancel;	 /* a CANCEL waits for room in the ring */
+	bool cancelled;	 /* one was asked for: the next daemon must hear of it too */
+	bool survived;	 /* a daemon: its completions may be lost, the slot record counts */
 	bool collecting; /* the buffers hold what nsv_request_collect has so far */
 	uint32_t n_branch; /* of a submission's first answer: how many there are */
 	uint32_t n_lp_group; /* entries a prompt token, where the prompt has log-probabilities */
@@ -52,6 +62,7 @@ struct nsv_request {
 	uint32_t refusal; /* the code of an ERROR reply */
 	uint64_t id;
 	struct nsv_stream streams[NSV_N_STREAM];
+	struct nsv_question *question; /* NULL: not to be asked again */
 	int64_t start_ns, first_ns, end_ns;
 	void *data;
 	struct nsv_client_result result;
@@ -76,6 +87,12 @@ struct nsv_client {
 	uint64_t last_id;
 	uint64_t n_ping, pong; /* NOPs sent; the last one answered */
 	bool armed;	       /* our wait word is odd */
+	uint32_t epoch;	       /* the daemon that was last seen */
+	/* Is the daemon there? Asked only in a long silence: a NOP, any sign answers it. */
+	bool heard;	  /* a sign since quiet_ns was set */
+	bool asked;	  /* since quiet_ns */
+	int64_t quiet_ns; /* when silence began, or the question was put */
+	int64_t away_ns;  /* unanswered for so long, the daemon has gone; below 0: never */
 	int broken;	       /* 0, or the -errno that ended the session */
 	struct nsv_spin spin;
 	struct nsv_err err;
@@ -86,6 +103,8 @@ struct nsv_client {
 /* Puts an entry whose arena piece ends at arena_tail, publishes it, and rings if the daemon sleeps.
  * 0, -EAGAIN: the ring is full, -errno. */
 int nsv_session_put(struct nsv_client *c, const struct nsv_sqe *entry, uint64_t arena_tail);
+/* Is there room for an entry? 0, -EAGAIN: no, -errno. */
+int nsv_session_room(struct nsv_client *c);
 /* Gives back the arena of entries that the daemon has taken. */
 int nsv_session_reclaim(struct nsv_client *c);
 int nsv_session_ring(struct nsv_client *c);
@@ -107,6 +126,13 @@ int nsv_requests_new(struct nsv_client *c, uint32_t n, struct nsv_request **ret_
 void nsv_requests_start(struct nsv_request *first, uint64_t id);
 /* Frees the memory of all that are linked. */
 void nsv_requests_delete(struct nsv_request *first);
+/* Its slot starts from the beginning, for another entry: cursors, ends, state. */
+void nsv_request_reset(struct nsv_request *r);
+/* An output that the daemon's end cut off is asked for once more. 1: it goes on; 0: it does not, its
+ * end counts; -errno. ---- submit.c */
+int nsv_request_ask_again(struct nsv_request *r);
+/* Another daemon serves the session: what only the last one knew is said again. */
+void nsv_request_survive(struct nsv_request *r);
 void nsv_request_mark_ready(struct nsv_request *r);
 /* Loads what the daemon has written so far. 0, 1: something changed, -EPROTO. */
 int nsv_request_look(struct nsv_request *r);

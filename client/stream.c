@@ -27,13 +27,15 @@ static int pull(struct nsv_request *r)
 		uint32_t n = (uint32_t)(s->end - s->read);
 		if (n == 0)
 			continue;
-		if (grow(s, n) < 0)
+		uint32_t had = (uint32_t)nsv_min_u64(n, s->skip);
+		if (grow(s, n - had) < 0)
 			return nsv_fail(&r->client->err, -ENOMEM, "out of memory");
-		nsv_log_get(s->log, s->n, s->size, s->read, s->buf + s->len * s->size, n);
-		s->len += n;
+		nsv_log_get(s->log, s->n, s->size, s->read + had, s->buf + s->len * s->size, n - had);
+		s->len += n - had;
+		s->skip -= had;
 		s->read = s->end;
 		stalled |= nsv_cursor_move(s->cursor, s->read, &r->client->down.slots[r->slot]);
-		moved = true;
+		moved |= n > had;
 	}
 	if (moved && !r->first_ns)
 		r->first_ns = nsv_now_ns();
@@ -65,6 +67,9 @@ static int step(struct nsv_request *r)
 	}
 	if (!nsv_request_at_end(r))
 		return -EAGAIN;
+	ret = nsv_request_ask_again(r);
+	if (ret != 0)
+		return ret < 0 ? ret : -EAGAIN;
 	nsv_request_finish(r);
 	return 0;
 }

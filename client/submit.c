@@ -133,6 +133,61 @@ static int count_answers(
 	return 0;
 }
 
+/* Keeps what an output is asked with. */
+static int keep_question(struct nsv_client *c, const struct nsv_sqe *entry, const struct prompt *p,
+	struct nsv_request *r)
+{
+	r->question = malloc(sizeof(*r->question) + p->len);
+	if (!r->question) {
+		nsv_requests_delete(r);
+		return nsv_fail(&c->err, -ENOMEM, "out of memory");
+	}
+	r->question->op = entry->op;
+	r->question->flags = entry->flags;
+	r->question->len = p->len;
+	write_prompt(p, r->question->prompt);
+	return 0;
+}
+
+/* Is this the end that a daemon's end puts to an output, and would the rest of a new one go with
+ * what the caller has of it? A status is another one each time. */
+static bool is_cut(const struct nsv_request *r)
+{
+	const struct nsv_down_slot *slot = &r->client->down.slots[r->slot];
+
+	return r->question && r->state == NSV_SLOT_DONE && slot->finish == NSV_FINISH_ERROR &&
+	       slot->code == NSV_E_CRASHED &&
+	       (r->question->op != NSV_OP_STATUS || r->streams[NSV_STREAM_TEXT].read == 0);
+}
+
+int nsv_request_ask_again(struct nsv_request *r)
+{
+	struct nsv_client *c = r->client;
+	const struct nsv_question *q = r->question;
+
+	if (!is_cut(r) || r->cancelled)
+		return 0;
+	const struct prompt p = {.kind = NSV_SQE_TEXT, .data = q->prompt, .len = q->len};
+	struct nsv_sqe entry = {.op = q->op,
+		.flags = q->flags,
+		.slot = (uint16_t)r->slot,
+		.request_id = c->last_id + 1};
+	uint64_t tail;
+	int ret = fill_arena(c, &p, NULL, 0, &entry, &tail);
+	if (ret == 0)
+		ret = nsv_session_room(c);
+	if (ret < 0)
+		return ret == -EAGAIN ? 1 : ret; /* with more room, later */
+	nsv_request_reset(r);
+	ret = nsv_session_put(c, &entry, tail);
+	if (ret < 0)
+		return ret;
+	r->id = ++c->last_id;
+	free(r->question);
+	r->question = NULL;
+	return 1;
+}
+
 static int ask(struct nsv_client *c, uint8_t op, uint32_t flags, const struct prompt *p,
 	const struct nsv_client_params *params, struct nsv_request **ret_request)
 {
@@ -154,6 +209,8 @@ static int ask(struct nsv_client *c, uint8_t op, uint32_t flags, const struct pr
 		entry.branch = params->branch;
 		r->n_lp_group = flags & NSV_CLIENT_PROMPT_LOGPROBS ? 1 + params->n_logprob : 0;
 	}
+	if (ret == 0 && op >= NSV_OP_TOKENIZE)
+		ret = keep_question(c, &entry, p, r);
 	if (ret == 0)
 		ret = send_entry(c, &entry, p, params, params_len, r);
 	if (ret == 0)

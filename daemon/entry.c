@@ -409,10 +409,7 @@ static enum nsv_code check_entry(const struct nsv_session *se, const struct nsv_
 	return sqe->request_id > se->last_id ? NSV_E_OK : NSV_E_ID;
 }
 
-/* How many slots an entry takes: one for each answer, where the session has so many from its own
- * on. Where it has not, one, and the request is refused. *ret_head gets the parameters as far as
- * that needs them: they are read once, and what the arena holds later does not matter. */
-static uint32_t count_slots(
+uint32_t nsv_session_count_slots(
 	const struct nsv_session *se, const struct nsv_sqe *sqe, struct nsv_params *ret_head)
 {
 	*ret_head = nsv_params_default();
@@ -622,11 +619,10 @@ static void reply_refusals(
 		reply(se, &one, NSV_CQE_ERROR, code);
 }
 
-static void take_request(struct nsv_session *se, const struct nsv_sqe *sqe, uint32_t index)
+static void take_new(struct nsv_session *se, const struct nsv_sqe *sqe, uint32_t index, uint32_t n,
+	const struct nsv_params *head)
 {
 	struct nsv_session_slot *slot = &se->slots[sqe->slot];
-	struct nsv_params head;
-	uint32_t n = count_slots(se, sqe, &head);
 	struct nsv_err err;
 
 	if (!take_slots(se, slot, n)) {
@@ -638,12 +634,35 @@ static void take_request(struct nsv_session *se, const struct nsv_sqe *sqe, uint
 		slot[b] = (struct nsv_session_slot){.id = sqe->request_id + b};
 	enum nsv_code code = make_requests(se, sqe, index, n, &err);
 	if (code == NSV_E_OK) {
-		begin(se, slot, sqe, &head);
+		begin(se, slot, sqe, head);
 		return;
 	}
 	for (uint32_t b = 0; b < n; b++)
 		end_slot(se, &slot[b], NSV_FINISH_ERROR, code, err.text);
 	reply_refusals(se, sqe, n, code);
+}
+
+/* again: another daemon may have taken it. Of its answers the first ones may then be known, for they
+ * begin in their order; the others are all that is left of the entry. */
+static void take_request(
+	struct nsv_session *se, const struct nsv_sqe *sqe, uint32_t index, bool again)
+{
+	struct nsv_sqe rest = *sqe;
+	struct nsv_params head;
+	uint32_t n = nsv_session_count_slots(se, sqe, &head);
+	uint32_t n_known = again ? nsv_session_replay(se, sqe, index, n) : 0;
+
+	if (n_known == n) {
+		se->last_id = sqe->request_id + n - 1;
+		return;
+	}
+	if (n_known > 0) {
+		rest.slot = (uint16_t)(rest.slot + n_known);
+		rest.request_id += n_known;
+		rest.branch += n_known;
+		head.n_branch -= n_known;
+	}
+	take_new(se, &rest, index, n - n_known, &head);
 }
 
 /* ---- Cancel */
@@ -671,7 +690,9 @@ static void take_cancel(struct nsv_session *se, const struct nsv_sqe *sqe)
 void nsv_session_entry(struct nsv_session *se, const struct nsv_sqe *sqe, uint32_t index)
 {
 	enum nsv_code code = check_entry(se, sqe);
+	bool again = se->n_replay > 0;
 
+	se->n_replay -= again;
 	if (code != NSV_E_OK)
 		reply(se, sqe, NSV_CQE_ERROR, code);
 	else if (sqe->op == NSV_OP_NOP)
@@ -679,7 +700,7 @@ void nsv_session_entry(struct nsv_session *se, const struct nsv_sqe *sqe, uint32
 	else if (sqe->op == NSV_OP_CANCEL)
 		take_cancel(se, sqe);
 	else
-		take_request(se, sqe, index);
+		take_request(se, sqe, index, again);
 }
 
 /* ---- What the engine and the worker say */

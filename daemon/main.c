@@ -97,6 +97,8 @@ static int serve(struct service *sv, const struct nsv_config *c, struct nsv_err 
 	if (ret == 0)
 		ret = nsv_server_attach(&sv->server, sv->engine, sv->tok);
 	if (ret == 0)
+		ret = nsv_server_adopt(&sv->server, &sv->passed, err);
+	if (ret == 0)
 		ret = nsv_engine_start(sv->engine);
 	if (ret < 0)
 		return ret;

@@ -310,8 +310,6 @@ int nsv_server_attach(struct nsv_server *s, struct nsv_engine *engine, const str
 	s->engine = engine;
 	s->tok = tok;
 	int ret = nsv_worker_start(&s->worker, tok, &s->inbox);
-	if (ret == 0)
-		ret = nsv_vaults_prepare(&s->vaults);
 	if (ret < 0)
 		return ret;
 	nsv_source_accept(s->loop, &s->listen_src, s->listen_fd);

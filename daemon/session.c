@@ -56,27 +56,35 @@ static void link_session(struct nsv_session *se)
 		se->next->prev = &se->next;
 	s->sessions = se;
 	s->n_session++;
-	s->n_hello++;
+}
+
+struct nsv_session *nsv_session_alloc(struct nsv_server *server, int fd)
+{
+	struct nsv_session *se = calloc(1, sizeof(*se));
+
+	if (se)
+		*se = (struct nsv_session){.server = server,
+			.src = {.fn = on_event},
+			.fd = fd,
+			.epoch = 1,
+			.ch = {.up_region = NSV_REGION_NONE,
+				.down_region = NSV_REGION_NONE,
+				.sigbus_index = -1}};
+	return se;
 }
 
 void nsv_session_new(struct nsv_server *server, int fd)
 {
-	struct nsv_session *se = calloc(1, sizeof(*se));
+	struct nsv_session *se = nsv_session_alloc(server, fd);
 	struct nsv_err err;
 
 	if (!se) {
 		close(fd);
 		return;
 	}
-	*se = (struct nsv_session){.server = server,
-		.src = {.fn = on_event},
-		.fd = fd,
-		.epoch = 1,
-		.deadline_ns = nsv_now_ns() + (uint64_t)server->config->limits.hello_ms * 1000000u,
-		.ch = {.up_region = NSV_REGION_NONE,
-			.down_region = NSV_REGION_NONE,
-			.sigbus_index = -1}};
+	se->deadline_ns = nsv_now_ns() + (uint64_t)server->config->limits.hello_ms * 1000000u;
 	link_session(se);
+	server->n_hello++;
 	nsv_source_recv(server->loop, &se->src, fd);
 	int ret = check_peer(se, &err);
 	if (ret < 0)
@@ -91,6 +99,7 @@ static void free_requests(struct nsv_session *se)
 		nsv_session_release_slot(se, &se->slots[i]);
 	free(se->slots);
 	se->slots = NULL;
+	free(se->last_entries);
 }
 
 void nsv_session_free(struct nsv_session *se)
@@ -143,6 +152,20 @@ static void commit_record(struct nsv_session *se, uint32_t state)
 		.epoch = se->epoch};
 
 	nsv_seqs_commit_session(seqs, se->rec, &c);
+}
+
+/* Its user is the record's, as it was checked at the hello; the process is only for the log. */
+void nsv_session_resume(struct nsv_session *se)
+{
+	struct ucred cred = {0};
+	socklen_t len = sizeof(cred);
+
+	(void)getsockopt(se->fd, SOL_SOCKET, SO_PEERCRED, &cred, &len);
+	se->pid = cred.pid;
+	se->state = NSV_SESSION_OPEN;
+	link_session(se);
+	commit_record(se, 1);
+	nsv_source_recv(se->server->loop, &se->src, se->fd);
 }
 
 /* A free record of the session table; the search goes on where the last one ended. */
@@ -269,6 +292,7 @@ static void take_hello(struct nsv_session *se, const void *data, size_t len)
 		refuse_hello(se, (enum nsv_code)ret, err.text);
 		return;
 	}
+	nsv_channel_set_epoch(&se->ch, se->epoch);
 	commit_record(se, 1);
 	se->place = (struct nsv_vault_place){.session_id = se->id,
 		.rec = se->rec,

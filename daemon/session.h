@@ -48,6 +48,8 @@ struct nsv_session {
 	uint64_t safe_id;
 	struct nsv_vault_place place;
 	bool waits_for_vault; /* its welcome does */
+	uint32_t n_replay;    /* entries still to come that another daemon may have taken */
+	uint32_t *last_entries; /* (ch.geom.n_slot) the last of them that uses each slot, or NULL */
 	struct nsv_user *user;
 	struct nsv_channel ch;
 	struct nsv_session_slot *slots; /* (ch.geom.n_slot) */
@@ -57,6 +59,10 @@ struct nsv_session {
 
 /* A connection was accepted; takes fd. */
 void nsv_session_new(struct nsv_server *server, int fd);
+/* A session of that socket in no list yet; NULL: no memory. */
+struct nsv_session *nsv_session_alloc(struct nsv_server *server, int fd);
+/* A built session that another daemon served is open again. */
+void nsv_session_resume(struct nsv_session *se);
 /* Its hello has passed: puts it into a vault and sends its welcome, or does so when a vault is ready. */
 void nsv_session_welcome(struct nsv_session *se);
 /* Looks at an open session: entries, acknowledgements, outputs. true: there is more. */
@@ -78,10 +84,19 @@ void nsv_session_ended(struct nsv_job *job);
 void nsv_session_released(struct nsv_job *job);
 void nsv_session_closed(struct nsv_session_close *close);
 
-/* ---- Between session.c and entry.c */
+/* ---- Between session.c, entry.c and takeover.c */
 
 /* Handles one entry, whose index in the ring is given. */
 void nsv_session_entry(struct nsv_session *se, const struct nsv_sqe *sqe, uint32_t index);
+/* How many slots an entry takes: one for each answer, where the session has so many from its own
+ * on. Where it has not, one, and the request is refused. *ret_head gets the parameters as far as
+ * that needs them: they are read once, and what the arena holds later does not matter. */
+uint32_t nsv_session_count_slots(
+	const struct nsv_session *se, const struct nsv_sqe *sqe, struct nsv_params *ret_head);
+/* A valid entry for n slots that another daemon may have taken: so many of its answers, from the first
+ * on, are known, and what was said of them has been said again. */
+uint32_t nsv_session_replay(
+	struct nsv_session *se, const struct nsv_sqe *sqe, uint32_t index, uint32_t n);
 /* Writes more of an output; the slot ends with the last of it. */
 void nsv_session_output(struct nsv_session *se, struct nsv_session_slot *slot);
 /* Has its request ended, as the client can see? */

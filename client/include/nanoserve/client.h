@@ -21,6 +21,14 @@
  * the parent may use a client. The library has no globals, installs no signal handlers, raises no
  * SIGPIPE, and never logs, exits or aborts.
  *
+ * Restarts: under a service manager a daemon that stops, crashes or is upgraded is followed by one that
+ * serves the same sessions, and all this library shows of it is a pause: requests go on where they
+ * stood, each byte is delivered once, and a tokenization that was cut off is asked for again. A
+ * daemon that gives no sign for away_timeout_ms, having been asked for one after a quarter of that
+ * time in silence, has gone: -ECONNRESET. Asking takes a call that waits; in the caller's own
+ * event loop, an nsv_client_dispatch now and then. Without a service manager the end of the daemon is
+ * the end of its sessions: -ECONNRESET at once.
+ *
  * Memory: what is passed in is copied before a function returns. */
 #ifndef NANOSERVE_CLIENT_H
 #define NANOSERVE_CLIENT_H
@@ -51,6 +59,7 @@ struct nsv_client_options {
 	uint32_t n_lp;		    /* unread log-probabilities a request [1024] */
 	int32_t connect_timeout_ms; /* [5000] */
 	int32_t spin_us; /* longest spin before sleeping: -1: adaptive, up to 50; 0: never [-1] */
+	int32_t away_timeout_ms; /* how long the daemon may be away; below 0: for ever [30000] */
 };
 
 enum nsv_client_flag {
