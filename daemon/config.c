@@ -6,6 +6,7 @@
 #include <stddef.h>
 #include <string.h>
 
+#include "daemon/sched.h"
 #include "shm/version.h"
 
 #define MAX_FILE_LEN (1u << 20)
@@ -37,6 +38,7 @@ static const struct key keys[] = {
 	KEY(swap_blocks, KEY_U32, 0, 1u << 30),
 	KEY(threads, KEY_U32, 0, 1024),
 	KEY(batch_tokens, KEY_U32, 1, 65536),
+	KEY(mixed_tokens, KEY_U32, 1, 65536),
 	KEY(max_requests, KEY_U32, 1, 65536),
 	KEY(run_ahead, KEY_U32, 1, 4),
 	KEY(spin_us, KEY_U32, 0, 10000),
@@ -70,6 +72,8 @@ static const char usage[] =
 	"                      these are computed again [0]\n"
 	"  --threads N         threads that compute [one a CPU]\n"
 	"  --batch-tokens N    tokens a step at most [512]\n"
+	"  --mixed-tokens N    of them for prompts while streams run [32]: fewer make shorter\n"
+	"                      pauses in the streams, and later answers to long prompts\n"
 	"  --max-requests N    requests at once, all users together [256]\n"
 	"  --run-ahead N       plan N steps before the tokens of the first are known, as a\n"
 	"                      device would have it [1]\n"
@@ -355,6 +359,7 @@ int nsv_config_init(struct nsv_config *c, int argc, char **argv, struct nsv_err 
 {
 	*c = (struct nsv_config){
 		.batch_tokens = 512,
+		.mixed_tokens = NSV_SCHED_MIXED_TOKENS,
 		.max_requests = 256,
 		.run_ahead = 1,
 		.spin_us = sysconf(_SC_NPROCESSORS_ONLN) > 1 ? 20 : 0,

@@ -25,6 +25,7 @@ struct nsv_config {
 	uint32_t swap_blocks;  /* of the host tier; 0: none */
 	uint32_t threads;      /* 0: one a CPU */
 	uint32_t batch_tokens; /* rows a step at most */
+	uint32_t mixed_tokens; /* of them for prompts, beside running streams */
 	uint32_t max_requests; /* in the daemon at once */
 	uint32_t run_ahead;    /* steps under way at once */
 	uint32_t spin_us;      /* how long the io thread looks before it sleeps */

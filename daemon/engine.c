@@ -155,6 +155,8 @@ static int build(struct nsv_engine *e, const struct nsv_engine_config *c,
 		ret = nsv_sched_init(&e->sched, &e->alloc, c->swap_blocks ? &e->host_alloc : NULL,
 			c->no_prefix_cache ? NULL : &e->tree, e->max_requests, e->info.block_size,
 			c->batch_tokens);
+	if (ret == 0 && c->mixed_tokens)
+		e->sched.mixed_tokens = (uint32_t)nsv_min(c->mixed_tokens, c->batch_tokens);
 	if (ret == 0)
 		ret = make_sampler(e);
 	if (ret == 0)

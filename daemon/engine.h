@@ -30,6 +30,7 @@ struct nsv_engine_config {
 	uint64_t kv_memory;    /* bytes; 0: from free memory */
 	uint32_t swap_blocks;  /* of the host tier; 0: none */
 	uint32_t batch_tokens;
+	uint32_t mixed_tokens; /* 0: NSV_SCHED_MIXED_TOKENS */
 	uint32_t max_requests;
 	uint32_t run_ahead;  /* steps under way at once: 1, or more to stand in for a device */
 	bool no_prefix_cache;

@@ -69,6 +69,7 @@ static int load(struct service *sv, const struct nsv_config *c, struct nsv_err *
 		.kv_memory = c->kv_memory,
 		.swap_blocks = c->swap_blocks,
 		.batch_tokens = c->batch_tokens,
+		.mixed_tokens = c->mixed_tokens,
 		.max_requests = c->max_requests,
 		.run_ahead = c->run_ahead,
 		.no_prefix_cache = c->no_prefix_cache,

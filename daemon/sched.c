@@ -1,8 +1,6 @@
 /* Life of the scheduler, what happens to sequences, and the rows of a step. */
 #include "daemon/sched-impl.h"
 
-#define MIXED_TOKENS 64
-
 int nsv_sched_init(struct nsv_sched *s, struct nsv_block_alloc *alloc, struct nsv_block_alloc *host,
 	struct nsv_prefix_tree *tree, uint32_t n_cap, uint32_t block_size, uint32_t batch_tokens)
 {
@@ -11,7 +9,7 @@ int nsv_sched_init(struct nsv_sched *s, struct nsv_block_alloc *alloc, struct ns
 		.tree = tree,
 		.block_size = block_size,
 		.batch_tokens = batch_tokens,
-		.mixed_tokens = (uint32_t)nsv_min(MIXED_TOKENS, batch_tokens),
+		.mixed_tokens = (uint32_t)nsv_min(NSV_SCHED_MIXED_TOKENS, batch_tokens),
 		.watermark = 1 + alloc->n_block / 100,
 		.n_cap = n_cap};
 	s->seqs = calloc(n_cap, sizeof(*s->seqs));

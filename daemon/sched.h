@@ -51,6 +51,7 @@
 #define NSV_SCHED_NO_LEADER UINT32_MAX
 #define NSV_SCHED_MAX_PASSED 16u
 #define NSV_SCHED_LP_ROWS 32u
+#define NSV_SCHED_MIXED_TOKENS 32u /* unless told otherwise */
 #define NSV_SCHED_RESUME_BLOCKS 4u /* free beside what a preempted one has computed before */
 
 enum nsv_sched_where { NSV_SCHED_ABSENT = 0, NSV_SCHED_WAITING, NSV_SCHED_RUNNING };

@@ -21,7 +21,7 @@ static void test_every_key(void **state)
 
 	assert_int_equal(parse(&c, &err,
 				 "{\"model\": \"m\", \"socket\": \"s\", \"backend\": \"cpu\", \"kv_blocks\": 9,"
-				 " \"threads\": 2, \"batch_tokens\": 3, \"max_requests\": 4, \"spin_us\": 5,"
+				 " \"threads\": 2, \"batch_tokens\": 3, \"mixed_tokens\": 2, \"max_requests\": 4, \"spin_us\": 5,"
 				 " \"verbose\": true, \"users\": [\"root\", 1234, \"77\"], \"groups\": [],"
 				 " \"limits\": {\"sessions\": 1, \"requests\": 2, \"descriptors\": 9,"
 				 " \"memory_mib\": 3, \"prompt_bytes\": 4, \"session_slots\": 5, \"hello_ms\": 6}}"),
@@ -31,6 +31,7 @@ static void test_every_key(void **state)
 	assert_string_equal(c.backend, "cpu");
 	assert_int_equal(c.kv_blocks, 9);
 	assert_int_equal(c.max_requests, 4);
+	assert_int_equal(c.mixed_tokens, 2);
 	assert_true(c.verbose);
 	assert_int_equal(c.policy.users.n, 3);
 	assert_int_equal(c.policy.users.list[0], 0);
@@ -99,6 +100,7 @@ static void test_command_line(void **state)
 
 	assert_int_equal(line(&c, &err, NULL, NULL), 0);
 	assert_int_equal(c.batch_tokens, 512);
+	assert_int_equal(c.mixed_tokens, 32);
 	assert_int_equal(c.limits.requests, c.max_requests);
 	assert_false(c.policy.users.given || c.policy.groups.given);
 	nsv_config_deinit(&c);
