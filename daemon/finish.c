@@ -50,7 +50,7 @@ void nsv_engine_tell(struct nsv_job *job, enum nsv_cqe_kind kind)
 }
 
 /* The identity, parameters and first tokens of a record that is still free. */
-static void write_record(struct nsv_engine *e, const struct nsv_job *job)
+static void write_record(struct nsv_engine *e, const struct nsv_job *job, uint64_t first_id)
 {
 	uint32_t seq = job->gen.seq;
 	const struct nsv_job *t = job->target;
@@ -69,6 +69,7 @@ static void write_record(struct nsv_engine *e, const struct nsv_job *job)
 		.n_prompt = job->gen.n_prompt,
 		.params_len = job->params_len,
 		.n_forked = job->gen.n_forked,
+		.first_id = first_id,
 	};
 	if (job->params_len) { /* the head as this request has it */
 		memcpy(nsv_seqs_params(&e->seqs, seq), params, job->params_len);
@@ -136,20 +137,40 @@ static void begin_fork(struct nsv_job *job)
 	job->gen.detok = t->gen.detok;
 }
 
+static void take_record(struct nsv_engine *e, struct nsv_job *job, uint64_t first_id)
+{
+	if (job->target)
+		begin_fork(job);
+	else
+		begin_prompt(e, job);
+	/* There is one: the io thread admits max_requests at most. */
+	job->gen.seq = e->free_seqs[--e->n_free_seqs];
+	e->arrivals++;
+	e->jobs[job->gen.seq] = job;
+	write_record(e, job, first_id);
+	job->target = NULL; /* it may go from here on */
+}
+
+/* The records of all but the first, which count for nothing until the first one's does. */
+static void join_branches(struct nsv_engine *e, struct nsv_job *first)
+{
+	for (struct nsv_job *job = first->next_branch; job; job = job->next_branch) {
+		take_record(e, job, first->id);
+		nsv_seqs_commit(&e->seqs, job->gen.seq,
+			&(struct nsv_seq_commit){
+				.state = NSV_SEQ_JOINING, .n_token = job->gen.n_prompt});
+	}
+}
+
 static void accept_one(struct nsv_engine *e, struct nsv_job *job, uint32_t leader)
 {
 	const struct nsv_origin origin = {.n_prompt = job->gen.n_prompt,
 		.fork_text = job->gen.fork_text,
 		.fork_token = job->gen.n_forked};
 
-	/* There is one: the io thread admits max_requests at most. */
-	job->gen.seq = e->free_seqs[--e->n_free_seqs];
-	e->arrivals++;
-	e->jobs[job->gen.seq] = job;
-	write_record(e, job);
-	nsv_engine_schedule(e, job, job->gen.n_prompt + job->gen.n_output, e->arrivals, leader);
+	nsv_engine_schedule(e, job, job->gen.n_prompt + job->gen.n_output,
+		nsv_seqs_ident(&e->seqs, job->gen.seq)->arrival, leader);
 	nsv_engine_commit(e, job);
-
 	nsv_sink_begin(&job->sink, job->ch, job->slot, job->id, &origin);
 	nsv_sink_state(&job->sink, NSV_SLOT_QUEUED);
 	nsv_engine_tell(job, NSV_CQE_ACCEPTED);
@@ -202,16 +223,12 @@ void nsv_engine_accept(struct nsv_engine *e, struct nsv_job *job)
 		return;
 	}
 	uint32_t leader = job->target ? job->target->gen.seq : NSV_SCHED_NO_LEADER;
-	for (; job; job = job->next_branch) {
-		if (job->target)
-			begin_fork(job);
-		else
-			begin_prompt(e, job);
-		accept_one(e, job, leader);
-		job->target = NULL; /* it may go from here on */
-		if (leader == NSV_SCHED_NO_LEADER)
-			leader = job->gen.seq;
-	}
+
+	take_record(e, job, job->id);
+	join_branches(e, job);
+	accept_one(e, job, leader);
+	for (struct nsv_job *b = job->next_branch; b; b = b->next_branch)
+		accept_one(e, b, job->gen.seq);
 }
 
 /* ---- Ends */

@@ -48,6 +48,28 @@ static void look_at(struct nsv_engine *e, uint32_t seq)
 
 /* ---- Records against one another */
 
+static bool is_taken(const struct nsv_engine *e, uint64_t session_id, uint64_t request_id)
+{
+	for (uint32_t i = 0; i < e->max_requests; i++) {
+		const struct nsv_engine_kept *k = &e->kept[i].said;
+		if (k->state != NSV_SEQ_FREE && k->state != NSV_SEQ_JOINING &&
+			k->session_id == session_id && k->request_id == request_id)
+			return true;
+	}
+	return false;
+}
+
+/* Its entry was taken, or it was not, and its client will say it again. */
+static void decide_joining(struct nsv_engine *e, uint32_t seq)
+{
+	struct nsv_kept *k = &e->kept[seq];
+	bool taken = is_taken(e, k->said.session_id, nsv_seqs_ident(&e->seqs, seq)->first_id);
+
+	k->commit.state = taken ? NSV_SEQ_WAITING : NSV_SEQ_FREE;
+	nsv_seqs_commit(&e->seqs, seq, &k->commit);
+	k->said.state = k->commit.state;
+}
+
 static bool same_domain(const struct nsv_engine *e, uint32_t a, uint32_t b)
 {
 	return e->share_prefixes || e->kept[a].said.uid == e->kept[b].said.uid;
@@ -133,6 +155,9 @@ int nsv_engine_find_kept(struct nsv_engine *e, struct nsv_err *err)
 		return nsv_fail(err, -ENOMEM, "no memory to look at the sequence table");
 	for (uint32_t seq = 0; seq < e->max_requests; seq++)
 		look_at(e, seq);
+	for (uint32_t seq = 0; seq < e->max_requests; seq++)
+		if (e->kept[seq].commit.state == NSV_SEQ_JOINING)
+			decide_joining(e, seq);
 	check_blocks(e, claims);
 	return 0;
 }

@@ -190,7 +190,8 @@ static bool is_going_on(const struct nsv_seq_commit *c)
 {
 	if (c->finish || c->code || c->n_past >= c->n_token)
 		return false;
-	return c->state != NSV_SEQ_WAITING || (c->n_past == 0 && c->n_block == 0);
+	bool holds = c->state == NSV_SEQ_RUNNING || c->state == NSV_SEQ_PAUSED;
+	return holds || (c->n_past == 0 && c->n_block == 0);
 }
 
 int nsv_seqs_check(
@@ -200,9 +201,10 @@ int nsv_seqs_check(
 	const struct nsv_seq_ident *id = &r->ident;
 	struct nsv_seq_commit c = nsv_seqs_get(s, i);
 
-	if (c.state < NSV_SEQ_WAITING || c.state > NSV_SEQ_DONE)
+	if (c.state < NSV_SEQ_WAITING || c.state > NSV_SEQ_JOINING)
 		return nsv_fail(err, -EUCLEAN, "its state is %u", c.state);
-	if (id->request_id == 0 || id->arrival == 0 || id->arrival > INT64_MAX || id->params_len > NSV_SEQS_PARAMS_LEN)
+	if (id->request_id == 0 || id->first_id == 0 || id->first_id > id->request_id ||
+		id->arrival == 0 || id->arrival > INT64_MAX || id->params_len > NSV_SEQS_PARAMS_LEN)
 		return nsv_fail(err, -EUCLEAN, "its identity is torn");
 	if (id->n_prompt == 0 || id->n_prompt > c.n_token ||
 		id->n_forked > c.n_token - id->n_prompt || c.n_token > s->geom.n_token ||

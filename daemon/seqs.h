@@ -69,6 +69,9 @@ enum nsv_seq_state {
 	NSV_SEQ_RUNNING = 2,
 	NSV_SEQ_PAUSED = 3,  /* its reader is behind; keeps its blocks */
 	NSV_SEQ_DONE = 4,    /* until its client acknowledges the end */
+	/* One of an entry's several answers, before all are there: it is WAITING if the first answer's
+	 * record is taken, else FREE. So one store takes the whole entry. */
+	NSV_SEQ_JOINING = 5,
 };
 
 struct nsv_seq_ident { /* 64 bytes */
@@ -79,7 +82,7 @@ struct nsv_seq_ident { /* 64 bytes */
 	uint32_t n_prompt;
 	uint32_t params_len;
 	uint32_t n_forked; /* output tokens that it began with: a fork's */
-	uint32_t reserved[2];
+	uint64_t first_id; /* of the entry's first answer: its own where there is one */
 };
 
 struct nsv_seq_commit { /* 32 bytes */

@@ -99,12 +99,25 @@ static void put_params(struct nsv_job *job, const struct nsv_world_ask *ask)
 	}
 }
 
-void nsv_world_submit(struct nsv_world *w, uint32_t i)
+/* Its cursors are at the beginning, and its job is there. */
+static struct nsv_job *begin(struct nsv_world *w, uint32_t i)
 {
-	const struct nsv_world_ask *ask = &w->asks[i];
 	struct nsv_job *job = new_job(w, i);
 
+	job->branch = w->asks[i].branch;
+	job->n_branch = 1;
 	job->op = NSV_OP_SUBMIT;
+	w->ch.up.slots[job->slot] = (struct nsv_up_slot){0};
+	w->got[i] = (struct nsv_world_got){0};
+	w->jobs[i] = job;
+	return job;
+}
+
+static struct nsv_job *begin_prompt(struct nsv_world *w, uint32_t i)
+{
+	const struct nsv_world_ask *ask = &w->asks[i];
+	struct nsv_job *job = begin(w, i);
+
 	job->flags = NSV_SQE_IDS;
 	job->input_len = ask->n_prompt * sizeof(ask->prompt[0]);
 	job->input = malloc(job->input_len);
@@ -113,10 +126,29 @@ void nsv_world_submit(struct nsv_world *w, uint32_t i)
 	nsv_job_prepare(job, w->tok);
 	must(job->code == NSV_E_OK, "request", &job->err);
 	job->gen.seed = ask->params.seed;
-	w->ch.up.slots[ask->slot] = (struct nsv_up_slot){0};
-	w->got[i] = (struct nsv_world_got){0};
-	w->jobs[i] = job;
-	nsv_engine_post(w->engine, &job->submit.msg);
+	return job;
+}
+
+void nsv_world_submit(struct nsv_world *w, uint32_t i)
+{
+	const struct nsv_world_ask *ask = &w->asks[i];
+	struct nsv_job *first, *last;
+
+	if (ask->target) {
+		first = begin(w, i);
+		first->op = NSV_OP_FORK;
+		first->target = w->jobs[ask->target - 1];
+		first->target_id = first->target->id;
+	} else {
+		first = last = begin_prompt(w, i);
+		for (uint32_t b = 1; b < ask->n_branch; b++) {
+			struct nsv_job *job = begin(w, i + b);
+			must(nsv_job_copy(job, first) == 0, "copy", NULL);
+			last->next_branch = job;
+			last = job;
+		}
+	}
+	nsv_engine_post(w->engine, &first->submit.msg);
 }
 
 void nsv_world_cancel(struct nsv_world *w, uint32_t i)

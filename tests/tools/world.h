@@ -9,7 +9,7 @@
 #include "daemon/engine_state.h"
 
 #define NSV_WORLD_SLOTS 8u
-#define NSV_WORLD_MAX 8u     /* requests */
+#define NSV_WORLD_MAX 12u    /* requests */
 #define NSV_WORLD_TOKENS 128u /* of a prompt, and of an output */
 
 /* What a request asks for; its id is its index + 1. */
@@ -17,7 +17,10 @@ struct nsv_world_ask {
 	uint32_t n_prompt, slot, uid;
 	int32_t prompt[NSV_WORLD_TOKENS];
 	struct nsv_params params;
-	const char *stop; /* NULL: no stop string */
+	const char *stop;  /* NULL: no stop string */
+	uint32_t branch;
+	uint32_t n_branch; /* it and those after it are one entry's answers; 0 counts as 1 */
+	uint32_t target;   /* a fork of request target - 1; 0: none */
 };
 
 /* What its client has read. */
@@ -47,7 +50,7 @@ struct nsv_world {
 void nsv_world_open(struct nsv_world *w, const struct nsv_engine_config *config,
 	const struct nsv_gguf *g, const struct nsv_tok *tok, const struct nsv_world_ask *asks);
 void nsv_world_close(struct nsv_world *w);
-void nsv_world_submit(struct nsv_world *w, uint32_t i);
+void nsv_world_submit(struct nsv_world *w, uint32_t i); /* all of its entry's answers */
 void nsv_world_cancel(struct nsv_world *w, uint32_t i);
 void nsv_world_release(struct nsv_world *w, uint32_t i);
 /* A turn of the engine, then of the clients. false: nothing could run. */
