@@ -210,7 +210,7 @@ int cmd_chat(const struct cli *cli, int argc, char **argv)
 	if (ret == 0 && optind < argc)
 		ret = cli_usage(cli, "takes no argument: %s", argv[optind]);
 	if (ret == 0)
-		ret = cli_open(cli, 0, &c.client);
+		ret = cli_open(cli, 0, 1, &c.client);
 	if (ret == 0)
 		ret = run(&c);
 	nsv_client_close(c.client);

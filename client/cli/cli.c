@@ -46,13 +46,13 @@ static bool is_refusal(int code)
 	       code == -ENOMEM;
 }
 
-int cli_open(const struct cli *cli, size_t need, struct nsv_client **ret_client)
+int cli_open(const struct cli *cli, size_t need, uint32_t n_slot, struct nsv_client **ret_client)
 {
 	struct nsv_client_options options;
 	char text[256];
 
 	nsv_client_options_init(&options);
-	options.n_slot = 1;
+	options.n_slot = n_slot;
 	/* Twice: parameters and padding come on top. */
 	if (need > options.arena_len / 2)
 		options.arena_len = need > (32u << 20) ? 64u << 20 : 2 * (uint32_t)need;

@@ -30,8 +30,9 @@ __attribute__((format(printf, 2, 3))) int cli_usage(const struct cli *cli, const
 __attribute__((format(printf, 2, 3))) int cli_failed(const struct cli *cli, const char *fmt, ...);
 int cli_help(const struct cli *cli);
 /* A session, or EXIT_NO_DAEMON / EXIT_FAILED with the reason on stderr. `need` bytes of prompt will
- * be sent. */
-int cli_open(const struct cli *cli, size_t need, struct nsv_client **ret_client);
+ * be sent, n_slot requests be under way at once. */
+int cli_open(
+	const struct cli *cli, size_t need, uint32_t n_slot, struct nsv_client **ret_client);
 /* The outcome of a request whose output ended with `ret`: EXIT_DONE, or EXIT_FAILED with the reason
  * on stderr. */
 int cli_finish(const struct cli *cli, const struct nsv_client *client,
@@ -80,6 +81,7 @@ enum {
 	SAMPLING_ALLOW,
 	SAMPLING_BAN,
 	SAMPLING_STOP_ID,
+	SAMPLING_PRIORITY,
 };
 
 #define SAMPLING_OPTIONS                                                                           \
@@ -100,6 +102,7 @@ enum {
 		{"logit-bias", required_argument, NULL, SAMPLING_LOGIT_BIAS},                      \
 		{"allow", required_argument, NULL, SAMPLING_ALLOW},                                \
 		{"ban", required_argument, NULL, SAMPLING_BAN},                                    \
+		{"priority", required_argument, NULL, SAMPLING_PRIORITY},                          \
 	{                                                                                          \
 		"stop-id", required_argument, NULL, SAMPLING_STOP_ID                               \
 	}
@@ -122,7 +125,8 @@ enum {
 	"      --logit-bias ID=X[,ID=X]...  add X to the logit of ID\n"                            \
 	"      --allow ID[,ID]...      no other ids may come\n"                                    \
 	"      --ban ID[,ID]...        these ids may not come\n"                                   \
-	"      --stop-id ID[,ID]...    these ids end the answer\n"
+	"      --stop-id ID[,ID]...    these ids end the answer\n"                                \
+	"      --priority P      -100 to 100: higher goes first, among one's own [0]\n"
 
 #define SAMPLING_MAX_LIST 1024 /* as many as the daemon takes */
 

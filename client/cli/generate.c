@@ -1,4 +1,4 @@
-/* nanoserve generate: one prompt, one answer. */
+/* nanoserve generate: one prompt, one answer or several. */
 #include "client/cli/cli.h"
 
 #include <stdio.h>
@@ -11,6 +11,7 @@ struct generate {
 	struct nsv_client *client;
 	struct sampling sampling;
 	bool raw, ids, json, stats, logprobs;
+	bool list; /* --n: answers are printed as a list, though there be one */
 	const char *messages_path, *system;
 	char *text;
 	size_t text_len;
@@ -25,7 +26,10 @@ enum {
 	OPT_IDS,
 	OPT_MESSAGES,
 	OPT_SYSTEM,
+	OPT_N,
+	OPT_BRANCH,
 	OPT_LOGPROBS,
+	OPT_PROMPT_LOGPROBS,
 	OPT_JSON,
 	OPT_STATS
 };
@@ -49,6 +53,14 @@ static int set_option(struct generate *g, int option, const char *value)
 		return 0;
 	case OPT_SYSTEM:
 		g->system = value;
+		return 0;
+	case OPT_N:
+		g->list = true;
+		return cli_parse_u32(g->cli, "--n", value, &p->n_branch);
+	case OPT_BRANCH:
+		return cli_parse_u32(g->cli, "--branch", value, &p->branch);
+	case OPT_PROMPT_LOGPROBS:
+		p->flags |= NSV_CLIENT_PROMPT_LOGPROBS;
 		return 0;
 	case OPT_LOGPROBS:
 		g->logprobs = true;
@@ -76,6 +88,10 @@ static int check_options(const struct generate *g)
 		return cli_usage(g->cli, "--special is for text, --ids has none");
 	if (g->logprobs && !g->json)
 		return cli_usage(g->cli, "--logprobs needs --json");
+	if ((g->sampling.params.flags & NSV_CLIENT_PROMPT_LOGPROBS) && !g->json)
+		return cli_usage(g->cli, "--prompt-logprobs needs --json");
+	if (g->sampling.params.n_branch < 1 || g->sampling.params.n_branch > 16)
+		return cli_usage(g->cli, "--n: 1 to 16 answers");
 	return 0;
 }
 
@@ -180,27 +196,27 @@ static const char *finish_name(uint32_t finish)
 }
 
 /* A list a step of [id, log-probability], the step's own token first. */
-static json_t *json_logprobs(const struct nsv_client_chunk *c, size_t per_step)
+static json_t *json_logprobs(const struct nsv_client_lp *lps, size_t n, size_t per_step)
 {
 	json_t *steps = json_array(), *step = NULL;
 
-	for (size_t i = 0; i < c->n_lp; i++) {
+	for (size_t i = 0; i < n; i++) {
 		if (i % per_step == 0) {
 			step = json_array();
 			json_array_append_new(steps, step);
 		}
 		json_array_append_new(
-			step, json_pack("[i, f]", (int)c->lps[i].id, (double)c->lps[i].logprob));
+			step, json_pack("[i, f]", (int)lps[i].id, (double)lps[i].logprob));
 	}
 	return steps;
 }
 
-static json_t *make_object(const struct generate *g, json_t *prompt,
-	const struct nsv_client_chunk *c, const struct nsv_client_result *r)
+/* An answer by itself. */
+static json_t *make_answer(const struct generate *g, const struct nsv_client_chunk *c,
+	const struct nsv_client_result *r)
 {
-	json_t *o = json_pack("{s:o, s:o, s:o, s:s}", "prompt_tokens", prompt, "tokens",
-		json_ids(c->tokens, c->n_token), "text", json_text(c->text, c->text_len),
-		"finish_reason", finish_name(r->finish));
+	json_t *o = json_pack("{s:o, s:o, s:s}", "tokens", json_ids(c->tokens, c->n_token), "text",
+		json_text(c->text, c->text_len), "finish_reason", finish_name(r->finish));
 
 	if (!o)
 		return NULL;
@@ -217,40 +233,68 @@ static json_t *make_object(const struct generate *g, json_t *prompt,
 			ms(r->prefill_ns), "decode_ms", ms(r->decode_ns), "first_token_ms",
 			ms(r->first_ns), "tokens_per_s", tokens_per_s(r)));
 	if (g->logprobs)
-		json_object_set_new(
-			o, "logprobs", json_logprobs(c, 1 + g->sampling.params.n_logprob));
+		json_object_set_new(o, "logprobs",
+			json_logprobs(c->lps + c->n_prompt_lp, c->n_lp - c->n_prompt_lp,
+				1 + g->sampling.params.n_logprob));
 	return o;
 }
 
-static int answer_json(struct generate *g, struct nsv_request *r, json_t *prompt)
+/* Adds an answer to the object: to its list where there is one, else as its own fields. */
+static void add_answer(const struct generate *g, json_t *object, uint32_t i,
+	const struct nsv_client_chunk *c, const struct nsv_client_result *r)
 {
-	struct nsv_client_result result;
-	struct nsv_client_chunk chunk = {0};
-	int ret = nsv_request_collect(r, -1, &chunk);
+	json_t *answer = make_answer(g, c, r);
 
-	ret = cli_finish(g->cli, g->client, r, ret, &result);
-	if (ret != EXIT_DONE)
-		return ret;
-	ret = output_json(g->cli, make_object(g, json_incref(prompt), &chunk, &result));
-	if (g->stats)
-		print_stats(&result);
+	if (i == 0 && (g->sampling.params.flags & NSV_CLIENT_PROMPT_LOGPROBS))
+		json_object_set_new(object, "prompt_logprobs",
+			json_logprobs(c->lps, c->n_prompt_lp, 1 + g->sampling.params.n_logprob));
+	if (g->list) {
+		json_object_set_new(answer, "index", json_integer(i));
+		json_array_append(json_object_get(object, "choices"), answer);
+	} else {
+		json_object_update(object, answer);
+	}
+	json_decref(answer);
+}
+
+static int answer_json(struct generate *g, struct nsv_request *first, json_t *prompt)
+{
+	json_t *o = json_pack("{s:O}", "prompt_tokens", prompt);
+	int ret = EXIT_DONE;
+
+	if (g->list)
+		json_object_set_new(o, "choices", json_array());
+	for (uint32_t i = 0; ret == EXIT_DONE && i < g->sampling.params.n_branch; i++) {
+		struct nsv_request *r = nsv_request_answer(first, i);
+		struct nsv_client_result result;
+		struct nsv_client_chunk chunk = {0};
+
+		ret = nsv_request_collect(r, -1, &chunk);
+		ret = cli_finish(g->cli, g->client, r, ret, &result);
+		if (ret == EXIT_DONE)
+			add_answer(g, o, i, &chunk, &result);
+		if (ret == EXIT_DONE && g->stats)
+			print_stats(&result);
+	}
+	if (ret == EXIT_DONE)
+		return output_json(g->cli, o);
+	json_decref(o);
 	return ret;
 }
 
-static int answer_text(struct generate *g, struct nsv_request *r)
+static int print_answer(struct generate *g, struct nsv_request *r)
 {
 	struct nsv_client_result result;
 	struct nsv_client_chunk chunk;
 	bool newline = true;
 	int ret;
 
-	output_init();
 	while ((ret = nsv_request_next(r, -1, &chunk)) > 0) {
 		output_text(chunk.text, chunk.text_len);
 		if (chunk.text_len > 0)
 			newline = chunk.text[chunk.text_len - 1] == '\n';
 	}
-	if (isatty(STDOUT_FILENO) && !newline)
+	if ((g->list || isatty(STDOUT_FILENO)) && !newline)
 		putchar('\n');
 	else if (g->stats && isatty(STDERR_FILENO) && !newline)
 		fputc('\n', stderr); /* the statistics begin a line, and the text stays as it is */
@@ -261,11 +305,25 @@ static int answer_text(struct generate *g, struct nsv_request *r)
 	return ret;
 }
 
+/* One after the other, the first as it comes; each of several below a line with its number. */
+static int answer_text(struct generate *g, struct nsv_request *first)
+{
+	int ret = EXIT_DONE;
+
+	output_init();
+	for (uint32_t i = 0; ret == EXIT_DONE && i < g->sampling.params.n_branch; i++) {
+		if (g->list)
+			printf("%s[%u]\n", i > 0 ? "\n" : "", i);
+		ret = print_answer(g, nsv_request_answer(first, i));
+	}
+	return ret;
+}
+
 static int run(struct generate *g)
 {
 	struct nsv_request *r;
 	json_t *prompt = NULL;
-	int ret = cli_open(g->cli, prompt_size(g), &g->client);
+	int ret = cli_open(g->cli, prompt_size(g), g->sampling.params.n_branch, &g->client);
 
 	if (ret == 0 && g->json)
 		ret = prompt_tokens(g, &prompt);
@@ -287,7 +345,10 @@ static int parse(struct generate *g, int argc, char **argv, bool *ret_help)
 		{"ids", no_argument, NULL, OPT_IDS},
 		{"messages", required_argument, NULL, OPT_MESSAGES},
 		{"system", required_argument, NULL, OPT_SYSTEM},
+		{"n", required_argument, NULL, OPT_N},
+		{"branch", required_argument, NULL, OPT_BRANCH},
 		{"logprobs", required_argument, NULL, OPT_LOGPROBS},
+		{"prompt-logprobs", no_argument, NULL, OPT_PROMPT_LOGPROBS},
 		{"json", no_argument, NULL, OPT_JSON},
 		{"stats", no_argument, NULL, OPT_STATS},
 		{"help", no_argument, NULL, 'h'},

@@ -160,14 +160,14 @@ static int add_biases(const struct cli *cli, struct sampling *s, const char *tex
 	return -more;
 }
 
-static int parse_top_k(const struct cli *cli, const char *text, struct nsv_client_params *p)
+static int parse_i32(const struct cli *cli, const char *name, const char *text, int32_t *ret)
 {
 	int64_t n;
-	int ret = parse_int(cli, "--top-k", text, INT32_MIN, INT32_MAX, &n);
+	int code = parse_int(cli, name, text, INT32_MIN, INT32_MAX, &n);
 
-	if (ret == 0)
-		p->top_k = (int32_t)n;
-	return ret;
+	if (code == 0)
+		*ret = (int32_t)n;
+	return code;
 }
 
 /* Where the number of an option goes; NULL: it takes none. */
@@ -211,7 +211,9 @@ int sampling_option(const struct cli *cli, struct sampling *s, int option, const
 	case SAMPLING_PENALTY_WINDOW:
 		return cli_parse_u32(cli, "--penalty-window", value, &p->penalty_window);
 	case SAMPLING_TOP_K:
-		return parse_top_k(cli, value, p);
+		return parse_i32(cli, "--top-k", value, &p->top_k);
+	case SAMPLING_PRIORITY:
+		return parse_i32(cli, "--priority", value, &p->priority);
 	case SAMPLING_SEED:
 		return parse_seed(cli, value, p);
 	case SAMPLING_STOP:

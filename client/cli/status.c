@@ -102,7 +102,7 @@ int cmd_status(const struct cli *cli, int argc, char **argv)
 	}
 	if (optind < argc)
 		return cli_usage(cli, "takes no argument: %s", argv[optind]);
-	int ret = cli_open(cli, 0, &client);
+	int ret = cli_open(cli, 0, 1, &client);
 	if (ret == 0)
 		ret = run(cli, client, json);
 	nsv_client_close(client);

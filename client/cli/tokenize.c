@@ -58,7 +58,7 @@ int cmd_tokenize(const struct cli *cli, int argc, char **argv)
 	}
 	int ret = cli_read_text(cli, argc - optind, argv + optind, &text, &len);
 	if (ret == 0)
-		ret = cli_open(cli, len, &client);
+		ret = cli_open(cli, len, 1, &client);
 	if (ret == 0)
 		ret = run(cli, client, text, len, flags, json);
 	nsv_client_close(client);
