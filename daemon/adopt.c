@@ -117,23 +117,35 @@ static void open_sink(struct nsv_job *job)
 static uint32_t group_len(const struct nsv_job *job)
 {
 	const struct nsv_params *p = &job->wish.params;
+	bool any = p->flags & (NSV_PARAM_LOGPROBS | NSV_PARAM_PROMPT_LOGPROBS);
 
-	return p->flags & NSV_PARAM_LOGPROBS ? 1 + p->n_logprob : 0;
+	return any ? 1 + p->n_logprob : 0;
 }
 
+/* Those of the prompt come first, and all of them before the first token is sampled. What was
+ * written before an end is whole. */
 static void rewind_to_groups(struct nsv_job *job, const struct nsv_seq_commit *c)
 {
-	uint32_t len = group_len(job);
-	uint64_t told = is_shown(job) ? job->ch->down.slots[job->slot].lp_end : 0;
+	uint32_t len = group_len(job), n_prompt = nsv_engine_n_prompt_lp(job);
+	uint64_t told = is_shown(job) && len > 0 ? job->ch->down.slots[job->slot].lp_end / len : 0;
 
-	if (len > 0 && c->state != NSV_SEQ_DONE) /* else they were written before its end was */
-		job->gen.n_output =
-			(uint32_t)nsv_min_u64(job->gen.n_output, job->gen.n_forked + told / len);
+	job->gen.n_told_lp = (uint32_t)nsv_min_u64(told, n_prompt);
+	if (c->state == NSV_SEQ_DONE && job->gen.n_output > job->gen.n_forked)
+		job->gen.n_told_lp = n_prompt;
+	else if (job->gen.n_told_lp < n_prompt)
+		job->gen.n_output = job->gen.n_forked;
+	else if (c->state != NSV_SEQ_DONE && (job->wish.params.flags & NSV_PARAM_LOGPROBS))
+		job->gen.n_output = (uint32_t)nsv_min_u64(
+			job->gen.n_output, job->gen.n_forked + told - n_prompt);
 }
 
 static uint64_t groups_end(const struct nsv_job *job)
 {
-	return (uint64_t)(job->gen.n_output - job->gen.n_forked) * group_len(job);
+	uint64_t n = job->gen.n_told_lp;
+
+	if (job->wish.params.flags & NSV_PARAM_LOGPROBS)
+		n += job->gen.n_output - job->gen.n_forked;
+	return n * group_len(job);
 }
 
 /* ---- Putting back */
@@ -159,7 +171,7 @@ static bool restore_wish(struct nsv_engine *e, struct nsv_job *job)
 	uint32_t seq = job->gen.seq;
 	int code = nsv_wish_parse(nsv_seqs_params(&e->seqs, seq),
 		nsv_seqs_ident(&e->seqs, seq)->params_len, (int32_t)e->info.desc->n_vocab,
-		NSV_CAN_ALL & ~NSV_CAN_PROMPT_LOGPROBS, &job->wish, &job->err);
+		&job->wish, &job->err);
 
 	if (code != NSV_E_OK) {
 		nsv_error("request %llu of session %llu cannot go on: its parameters are wrong: %s",
@@ -319,12 +331,13 @@ static uint32_t find_turns(const struct nsv_engine *e, struct turn *turns)
 		const struct nsv_kept *k = &e->kept[seq];
 		if (!job || job->gen.done)
 			continue;
-		uint32_t n_token = job->gen.n_prompt + job->gen.n_output;
+		uint32_t n_token = job->gen.n_prompt + job->gen.n_output, known = n_token - 1;
+		if (job->gen.n_told_lp < nsv_engine_n_prompt_lp(job))
+			known = job->gen.n_told_lp; /* the next row's logits are wanted */
 		turns[n++] = (struct turn){.arrival = k->arrival,
 			.seq = seq,
 			.n_token = n_token,
-			.n_past =
-				k->computed ? (uint32_t)nsv_min(k->commit.n_past, n_token - 1) : 0};
+			.n_past = k->computed ? (uint32_t)nsv_min(k->commit.n_past, known) : 0};
 	}
 	qsort(turns, n, sizeof(*turns), by_arrival);
 	return n;

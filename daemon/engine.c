@@ -61,26 +61,28 @@ static void free_step(struct nsv_engine_step *st)
 	free(st->out_rows);
 	free(st->out_seqs);
 	free(st->n_lps);
+	free(st->given);
 	free(st->ins);
 	free(st->results);
 }
 
 static int make_step(struct nsv_engine *e, struct nsv_engine_step *st, uint32_t batch_tokens)
 {
-	uint32_t n = e->max_requests;
+	uint32_t n = e->max_requests, n_out = nsv_exec_max_out(n);
 
 	st->tokens = calloc(batch_tokens, sizeof(*st->tokens));
 	st->pos = calloc(batch_tokens, sizeof(*st->pos));
 	st->slots = calloc(batch_tokens, sizeof(*st->slots));
 	st->seqs = calloc(n, sizeof(*st->seqs));
 	st->places = calloc(n, sizeof(*st->places));
-	st->out_rows = calloc(n, sizeof(*st->out_rows));
-	st->out_seqs = calloc(n, sizeof(*st->out_seqs));
-	st->n_lps = calloc(n, sizeof(*st->n_lps));
-	st->ins = calloc(n, sizeof(*st->ins));
-	st->results = calloc(n, sizeof(*st->results));
+	st->out_rows = calloc(n_out, sizeof(*st->out_rows));
+	st->out_seqs = calloc(n_out, sizeof(*st->out_seqs));
+	st->n_lps = calloc(n_out, sizeof(*st->n_lps));
+	st->given = calloc(n_out, sizeof(*st->given));
+	st->ins = calloc(n_out, sizeof(*st->ins));
+	st->results = calloc(n_out, sizeof(*st->results));
 	if (!st->tokens || !st->pos || !st->slots || !st->seqs || !st->places || !st->out_rows ||
-		!st->out_seqs || !st->n_lps || !st->ins || !st->results)
+		!st->out_seqs || !st->n_lps || !st->given || !st->ins || !st->results)
 		return -ENOMEM;
 	return nsv_step_plan_init(&st->plan, &e->sched);
 }
@@ -133,8 +135,8 @@ static int build(struct nsv_engine *e, const struct nsv_engine_config *c,
 	ret = nsv_team_new(e->info.threads, &e->team);
 	if (ret < 0)
 		return nsv_fail(err, ret, "%u threads: %s", e->info.threads, strerror(-ret));
-	ret = nsv_model_new(
-		g, e->info.backend, e->team, c->batch_tokens, c->max_requests, &e->model, err);
+	ret = nsv_model_new(g, e->info.backend, e->team, c->batch_tokens,
+		nsv_exec_max_out(c->max_requests), &e->model, err);
 	if (ret < 0)
 		return ret;
 	e->info.desc = nsv_model_get_desc(e->model);

@@ -16,10 +16,11 @@ struct nsv_engine_step {
 	int64_t *slots;                  /* (batch_tokens) */
 	struct nsv_attn_seq *seqs;       /* (max_requests) */
 	uint32_t *places;                /* (max_requests) */
-	uint32_t *out_rows, *out_seqs;   /* (max_requests) */
-	uint32_t *n_lps;                 /* (max_requests) */
-	struct nsv_sample_in *ins;       /* (max_requests) */
-	struct nsv_exec_result *results; /* (max_requests) */
+	/* (nsv_exec_max_out(max_requests)) each */
+	uint32_t *out_rows, *out_seqs, *n_lps;
+	int32_t *given;
+	struct nsv_sample_in *ins;
+	struct nsv_exec_result *results;
 	uint64_t start_ns, number;
 };
 
@@ -115,6 +116,8 @@ enum nsv_finish nsv_engine_read_token(struct nsv_engine *e, struct nsv_job *job,
 size_t nsv_engine_flush_text(struct nsv_engine *e, struct nsv_job *job);
 /* Where it ends at the latest: its own limit, the context's end, the pool's size. */
 uint32_t nsv_engine_most_tokens(const struct nsv_engine *e, const struct nsv_job *job);
+/* Groups of log-probabilities that come before those of the output. */
+uint32_t nsv_engine_n_prompt_lp(const struct nsv_job *job);
 /* To the scheduler, with its first n_token tokens. Arrivals grow from call to call. leader: a sequence
  * that has all of them but, perhaps, the last, or NSV_SCHED_NO_LEADER. */
 void nsv_engine_schedule(struct nsv_engine *e, struct nsv_job *job, uint32_t n_token,

@@ -125,7 +125,7 @@ static bool fits(struct nsv_session *se, struct nsv_job *job, uint32_t n_answer)
 		job->code = nsv_fail(&job->err, NSV_E_LIMIT,
 			"the session's text log has %u bytes; this model's tokens need %u",
 			se->ch.geom.text_len, info->run_ahead * info->text_need);
-	else if ((job->wish.params.flags & NSV_PARAM_LOGPROBS) &&
+	else if ((job->wish.params.flags & (NSV_PARAM_LOGPROBS | NSV_PARAM_PROMPT_LOGPROBS)) &&
 		 se->ch.geom.n_lp < info->run_ahead * (1 + job->wish.params.n_logprob))
 		job->code = nsv_fail(&job->err, NSV_E_LIMIT,
 			"the session's log-probability log has %u entries; a step needs %u",

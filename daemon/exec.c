@@ -11,9 +11,9 @@ struct exec_cpu {
 	char *host;
 	struct nsv_sampler *sampler;
 	uint32_t n_vocab;
-	int32_t *last;   /* (max_seq): the token that each place sampled last */
+	int32_t *last;	 /* (max_seq): the token that each place sampled last */
 	int32_t *tokens; /* (max_row) */
-	float *logits;   /* (max_seq, n_vocab) */
+	float *logits;	 /* (nsv_exec_max_out, n_vocab) */
 };
 
 static void move_blocks(const struct exec_cpu *x, const struct nsv_exec_step *step)
@@ -46,9 +46,15 @@ static void fill_tokens(struct exec_cpu *x, const struct nsv_exec_step *step)
 static void sample(struct exec_cpu *x, const struct nsv_exec_step *step, uint32_t i)
 {
 	struct nsv_exec_result *r = &step->results[i];
+	const float *logits = x->logits + (size_t)i * x->n_vocab;
 	struct nsv_sample_in in = step->ins[i];
 
-	in.logits = x->logits + (size_t)i * x->n_vocab;
+	if (step->given[i] != NSV_TOKEN_SAMPLE) {
+		r->token = step->given[i];
+		r->ret = nsv_log_probs(logits, x->n_vocab, r->token, r->lps, step->n_lps[i]);
+		return;
+	}
+	in.logits = logits;
 	r->token = 0;
 	r->ret = nsv_sample_next(x->sampler, &in, &r->token, r->lps, step->n_lps[i]);
 	x->last[step->places[step->out_seqs[i]]] = r->token;
@@ -104,7 +110,8 @@ int nsv_exec_cpu_new(struct nsv_model *model, struct nsv_dispatch *dispatch,
 		.last = calloc(max_seq, sizeof(*x->last)),
 		.tokens = calloc(max_row, sizeof(*x->tokens)),
 		.logits = calloc(
-			(size_t)max_seq * nsv_model_get_desc(model)->n_vocab, sizeof(float))};
+			(size_t)nsv_exec_max_out(max_seq) * nsv_model_get_desc(model)->n_vocab,
+			sizeof(float))};
 	if (!x->last || !x->tokens || !x->logits) {
 		free_cpu(&x->base);
 		return -ENOMEM;

@@ -15,10 +15,17 @@
 #include "daemon/sched.h"
 
 #define NSV_TOKEN_LAST (-1) /* in batch.tokens: the token that the sequence's last step sampled */
+#define NSV_TOKEN_SAMPLE (-1) /* in given: none, one is sampled */
 #define NSV_MAX_AHEAD 4u
 
+/* Rows of a step whose logits may be wanted. */
+static inline uint32_t nsv_exec_max_out(uint32_t max_seq)
+{
+	return max_seq + NSV_SCHED_LP_ROWS;
+}
+
 struct nsv_exec_result {
-	int ret; /* of nsv_sample_next */
+	int ret; /* of nsv_sample_next, or nsv_log_probs */
 	int32_t token;
 	struct nsv_lp lps[1 + NSV_MAX_LOGPROB];
 };
@@ -31,6 +38,9 @@ struct nsv_exec_step {
 	struct nsv_batch batch;
 	const uint32_t *places; /* (batch.n_seq): a number for each sequence, below max_seq */
 	const uint32_t *out_seqs;        /* (batch.n_out): index in batch.seqs of each row wanted */
+	/* (batch.n_out): a token whose log-probabilities are wanted, and nothing else, or
+	 * NSV_TOKEN_SAMPLE. */
+	const int32_t *given;
 	const struct nsv_sample_in *ins; /* (batch.n_out): logits are the exec's to fill in */
 	const uint32_t *n_lps;           /* (batch.n_out) log-probabilities wanted */
 	struct nsv_exec_result *results; /* (batch.n_out) written until the step is collected */

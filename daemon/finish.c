@@ -98,7 +98,8 @@ static bool looks_back(const struct nsv_params *p)
 void nsv_engine_schedule(struct nsv_engine *e, struct nsv_job *job, uint32_t n_token,
 	uint64_t arrival, uint32_t leader)
 {
-	uint32_t seq = job->gen.seq;
+	uint32_t seq = job->gen.seq, n_lp = nsv_engine_n_prompt_lp(job);
+	bool wants_lps = job->gen.n_told_lp < n_lp;
 
 	nsv_sched_add(&e->sched, seq,
 		&(struct nsv_sched_new){.n_token = n_token,
@@ -111,7 +112,14 @@ void nsv_engine_schedule(struct nsv_engine *e, struct nsv_job *job, uint32_t n_t
 			.blocks = nsv_seqs_blocks(&e->seqs, seq),
 			.cap = e->seqs.geom.n_block,
 			.priority = job->wish.params.priority,
-			.leader = leader});
+			.leader = leader,
+			.lp_from = wants_lps ? job->gen.n_told_lp : 0,
+			.lp_to = wants_lps ? n_lp : 0});
+}
+
+uint32_t nsv_engine_n_prompt_lp(const struct nsv_job *job)
+{
+	return job->wish.params.flags & NSV_PARAM_PROMPT_LOGPROBS ? job->gen.n_prompt - 1 : 0;
 }
 
 static void begin_prompt(const struct nsv_engine *e, struct nsv_job *job)

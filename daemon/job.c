@@ -134,8 +134,7 @@ void nsv_job_prepare(struct nsv_job *job, const struct nsv_tok *tok)
 
 	if (job->op == NSV_OP_SUBMIT)
 		code = (enum nsv_code)nsv_wish_parse(job->params_data, job->params_len,
-			nsv_tok_n_vocab(tok), NSV_CAN_ALL & ~NSV_CAN_PROMPT_LOGPROBS, &job->wish,
-			&job->err);
+			nsv_tok_n_vocab(tok), &job->wish, &job->err);
 	if (code == NSV_E_OK)
 		code = job->op == NSV_OP_DETOKENIZE ? read_ids(job, tok) : read_prompt(job, tok);
 	if (code == NSV_E_OK && job->op == NSV_OP_DETOKENIZE)

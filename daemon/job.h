@@ -76,6 +76,7 @@ struct nsv_job {
 		uint32_t seq;        /* index in `seqs`, or NSV_NO_SEQ */
 		uint64_t seed;
 		uint32_t n_prompt, n_output, max_token; /* max_token: prompt and output */
+		uint32_t n_told_lp; /* groups of the prompt that were told before a restart */
 		/* A fork's: what of its answer, tokens and bytes of text, is its target's. */
 		uint32_t n_forked;
 		uint64_t fork_text;

@@ -1,4 +1,4 @@
-/* Ranges of the parameters, and which of them an engine must be able to honour. */
+/* Ranges of the parameters. */
 #include "daemon/params.h"
 
 #include <float.h>
@@ -76,32 +76,7 @@ static int check_log_probs(const struct nsv_params *p, struct nsv_err *err)
 	return 0;
 }
 
-static int check_can(const struct nsv_params *p, unsigned int can, struct nsv_err *err)
-{
-	const struct {
-		const char *name;
-		bool used;
-		enum nsv_can needs;
-	} rules[] = {
-		{"repetition_penalty", p->repetition_penalty != 1, NSV_CAN_ADJUST},
-		{"presence_penalty", p->presence_penalty != 0, NSV_CAN_ADJUST},
-		{"frequency_penalty", p->frequency_penalty != 0, NSV_CAN_ADJUST},
-		{"penalty_window", p->penalty_window != 0, NSV_CAN_ADJUST},
-		{"min_tokens", p->min_tokens != 0, NSV_CAN_ADJUST},
-		{"prompt log-probabilities", p->flags & NSV_PARAM_PROMPT_LOGPROBS,
-			NSV_CAN_PROMPT_LOGPROBS},
-		{"n_branch above 1", p->n_branch > 1, NSV_CAN_BRANCH},
-		{"priority", p->priority != 0, NSV_CAN_PRIORITY},
-	};
-
-	for (size_t i = 0; i < NSV_ARRAY_LEN(rules); i++)
-		if (rules[i].used && !(can & rules[i].needs))
-			return nsv_fail(
-				err, NSV_E_UNSUPPORTED, "%s is not supported", rules[i].name);
-	return 0;
-}
-
-int nsv_params_check(const struct nsv_params *params, unsigned int can, struct nsv_err *err)
+int nsv_params_check(const struct nsv_params *params, struct nsv_err *err)
 {
 	int ret = check_words(params, err);
 
@@ -113,7 +88,7 @@ int nsv_params_check(const struct nsv_params *params, unsigned int can, struct n
 		memcpy(&x, (const char *)params + float_rules[i].off, sizeof(x));
 		ret = check_float(&float_rules[i], x, err);
 	}
-	return ret ? ret : check_can(params, can, err);
+	return ret;
 }
 
 struct nsv_params nsv_params_default(void)

@@ -102,17 +102,14 @@ static int parse_biases(
 	return ret;
 }
 
-static int parse_body(uint32_t type, struct record rec, int32_t n_vocab, unsigned int can,
-	struct nsv_wish *w, struct nsv_err *err)
+static int parse_body(
+	uint32_t type, struct record rec, int32_t n_vocab, struct nsv_wish *w, struct nsv_err *err)
 {
 	if (type == NSV_REC_STOP)
 		return parse_stop(rec, &w->stop, err);
 	if (type > NSV_REC_BAN || type == 0)
 		return nsv_fail(
 			err, NSV_E_UNSUPPORTED, "parameter record type %u is not supported", type);
-	if (!(can & NSV_CAN_ADJUST))
-		return nsv_fail(err, NSV_E_UNSUPPORTED, "%s are not supported",
-			type == NSV_REC_BIAS ? "biases" : "lists of ids");
 	if (type == NSV_REC_BIAS)
 		return parse_biases(rec, n_vocab, &w->lists, err);
 	if (type == NSV_REC_ALLOW)
@@ -122,8 +119,7 @@ static int parse_body(uint32_t type, struct record rec, int32_t n_vocab, unsigne
 	return parse_ids(rec, n_vocab, "stop ids", &w->lists.stop, err);
 }
 
-static int parse_record(struct cursor *c, int32_t n_vocab, unsigned int can, struct nsv_wish *w,
-	struct nsv_err *err)
+static int parse_record(struct cursor *c, int32_t n_vocab, struct nsv_wish *w, struct nsv_err *err)
 {
 	const unsigned char *head = take(c, sizeof(struct nsv_record));
 	struct nsv_record rec;
@@ -135,7 +131,7 @@ static int parse_record(struct cursor *c, int32_t n_vocab, unsigned int can, str
 	if (!body)
 		return nsv_fail(err, NSV_E_PARAM,
 			"a parameter record of %u bytes is cut off or badly padded", rec.len);
-	return parse_body(rec.type, (struct record){body, rec.len}, n_vocab, can, w, err);
+	return parse_body(rec.type, (struct record){body, rec.len}, n_vocab, w, err);
 }
 
 /* ---- Lists in order */
@@ -205,8 +201,8 @@ static int parse_head(struct cursor *c, struct nsv_params *ret, struct nsv_err *
 	return 0;
 }
 
-int nsv_wish_parse(const void *data, size_t len, int32_t n_vocab, unsigned int can,
-	struct nsv_wish *ret_wish, struct nsv_err *err)
+int nsv_wish_parse(const void *data, size_t len, int32_t n_vocab, struct nsv_wish *ret_wish,
+	struct nsv_err *err)
 {
 	struct cursor c = {data, len};
 	struct nsv_wish w = {.params = nsv_params_default()};
@@ -216,9 +212,9 @@ int nsv_wish_parse(const void *data, size_t len, int32_t n_vocab, unsigned int c
 	if (len > 0)
 		ret = parse_head(&c, &w.params, err);
 	if (ret == 0)
-		ret = nsv_params_check(&w.params, can, err);
+		ret = nsv_params_check(&w.params, err);
 	while (ret == 0 && c.left > 0)
-		ret = parse_record(&c, n_vocab, can, &w, err);
+		ret = parse_record(&c, n_vocab, &w, err);
 	if (ret == 0)
 		ret = finish_lists(&w.lists, err);
 	if (ret == 0)

@@ -12,16 +12,6 @@
 #include "daemon/tok/stop.h"
 #include "daemon/tok/tok.h"
 
-/* What an engine honours beside the plain draw. A parameter that needs what it does not is refused,
- * by name. */
-enum nsv_can {
-	NSV_CAN_ADJUST = 1, /* gives the sampler history and lists: penalties, min_tokens, ids */
-	NSV_CAN_PROMPT_LOGPROBS = 2,
-	NSV_CAN_BRANCH = 4,
-	NSV_CAN_PRIORITY = 8,
-	NSV_CAN_ALL = 15,
-};
-
 /* What a request asks for. */
 struct nsv_wish {
 	struct nsv_params params;
@@ -34,12 +24,12 @@ struct nsv_params nsv_params_default(void);
 /* A request that shares its prompt with another one, which has the prompt's log-probabilities. */
 void nsv_params_drop_prompt_logprobs(struct nsv_params *params);
 /* Range checks: 0, or an enum nsv_code and a sentence that names the parameter. NaN fits no range.
- * can: of enum nsv_can. */
-int nsv_params_check(const struct nsv_params *params, unsigned int can, struct nsv_err *err);
+ */
+int nsv_params_check(const struct nsv_params *params, struct nsv_err *err);
 /* 0, or an enum nsv_code and a sentence that names the parameter. No bytes: the defaults. n_vocab:
  * ids lie below it. */
-int nsv_wish_parse(const void *data, size_t len, int32_t n_vocab, unsigned int can,
-	struct nsv_wish *ret_wish, struct nsv_err *err);
+int nsv_wish_parse(const void *data, size_t len, int32_t n_vocab, struct nsv_wish *ret_wish,
+	struct nsv_err *err);
 /* Messages borrow their text from data. *ret_msgs is the caller's to free. */
 int nsv_messages_parse(const void *data, size_t len, struct nsv_chat_msg **ret_msgs, size_t *ret_n,
 	struct nsv_err *err);

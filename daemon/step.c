@@ -6,21 +6,34 @@
 
 /* ---- Rooms: a request whose reader is behind is paused before its token would find no place */
 
+/* Groups of log-probabilities that the log must have room for, where n tokens may come: of prompt
+ * rows under way and, when there are no more to plan, of the tokens. */
+static uint64_t lp_groups(const struct nsv_engine *e, const struct nsv_job *job, uint64_t n)
+{
+	const struct nsv_sched_seq *q = &e->sched.seqs[job->gen.seq];
+
+	if (q->lp_from < q->lp_to)
+		return nsv_max(q->n_lp_pending, 1);
+	return q->n_lp_pending + (job->wish.params.flags & NSV_PARAM_LOGPROBS ? n : 0);
+}
+
 static bool has_room(const struct nsv_engine *e, const struct nsv_job *job)
 {
-	const struct nsv_params *p = &job->wish.params;
 	uint64_t n = 1 + e->sched.seqs[job->gen.seq].n_pending; /* tokens to come, at most */
-	bool wants_lps = p->flags & NSV_PARAM_LOGPROBS;
+	uint64_t n_lp = lp_groups(e, job, n) * (1 + job->wish.params.n_logprob);
 
 	return nsv_sink_text_room(&job->sink) >= n * e->info.text_need &&
 	       nsv_sink_token_room(&job->sink) >= n &&
-	       (!wants_lps || nsv_sink_lp_room(&job->sink) >= n * (1 + p->n_logprob));
+	       (n_lp == 0 || nsv_sink_lp_room(&job->sink) >= n_lp);
 }
 
 static void pause_or_resume(struct nsv_engine *e, struct nsv_job *job)
 {
 	bool room = has_room(e, job);
 
+	if (e->sched.seqs[job->gen.seq].lp_from < e->sched.seqs[job->gen.seq].lp_to)
+		nsv_sched_set_lp_room(&e->sched, job->gen.seq,
+			nsv_sink_lp_room(&job->sink) / (1 + job->wish.params.n_logprob));
 	if (room == !job->gen.stalled)
 		return;
 	if (!room) { /* say so, then look again: the reader may have moved before it could see it */
@@ -64,6 +77,7 @@ static void want_token(struct nsv_engine *e, struct nsv_engine_step *st,
 	st->out_rows[i] = b->n_row - 1;
 	st->out_seqs[i] = b->n_seq - 1;
 	st->n_lps[i] = p->flags & NSV_PARAM_LOGPROBS ? 1 + p->n_logprob : 0;
+	st->given[i] = NSV_TOKEN_SAMPLE;
 	st->ins[i] = (struct nsv_sample_in){.params = p,
 		.lists = &job->wish.lists,
 		.tokens = nsv_seqs_tokens(&e->seqs, item->seq),
@@ -72,6 +86,24 @@ static void want_token(struct nsv_engine *e, struct nsv_engine_step *st,
 		.seed = job->gen.seed,
 		.branch = job->branch,
 		.position = n_token};
+}
+
+/* The last n_lp rows of an item that was just added: each says how likely the token after it was. */
+static void want_prompt_lps(struct nsv_engine *e, struct nsv_engine_step *st,
+	const struct nsv_plan_item *item, struct nsv_batch *b)
+{
+	const int32_t *tokens = nsv_seqs_tokens(&e->seqs, item->seq) + item->n_past;
+	uint32_t row0 = b->n_row - item->n_row;
+
+	for (uint32_t k = item->n_row - item->n_lp; k < item->n_row; k++) {
+		uint32_t i = b->n_out++;
+
+		st->out_rows[i] = row0 + k;
+		st->out_seqs[i] = b->n_seq - 1;
+		st->n_lps[i] = 1 + e->jobs[item->seq]->wish.params.n_logprob;
+		st->given[i] = tokens[k + 1];
+		st->ins[i] = (struct nsv_sample_in){0};
+	}
 }
 
 static void add_item(struct nsv_engine *e, struct nsv_engine_step *st,
@@ -96,6 +128,8 @@ static void add_item(struct nsv_engine *e, struct nsv_engine_step *st,
 	b->n_row += item->n_row;
 	if (item->sample)
 		want_token(e, st, item, b);
+	else
+		want_prompt_lps(e, st, item, b);
 }
 
 static struct nsv_exec_step make_step(struct nsv_engine *e, struct nsv_engine_step *st)
@@ -113,6 +147,7 @@ static struct nsv_exec_step make_step(struct nsv_engine *e, struct nsv_engine_st
 			.out_rows = st->out_rows},
 		.places = st->places,
 		.out_seqs = st->out_seqs,
+		.given = st->given,
 		.ins = st->ins,
 		.n_lps = st->n_lps,
 		.results = st->results};
@@ -187,6 +222,22 @@ static void take_result(struct nsv_engine *e, struct nsv_job *job, const struct 
 		nsv_engine_fail(e, job, r->ret == -ENODATA ? NSV_E_PARAM : NSV_E_NUMERIC);
 }
 
+/* Log-probabilities of the prompt: once for each of its tokens, for the scheduler plans a row once. */
+static void take_prompt_lps(
+	struct nsv_engine *e, struct nsv_job *job, const struct nsv_exec_result *r, uint32_t n)
+{
+	nsv_engine_commit(e, job);
+	for (uint32_t i = 0; i < n; i++) {
+		if (r[i].ret != 0) {
+			nsv_engine_fail(e, job, NSV_E_NUMERIC);
+			return;
+		}
+		nsv_sink_lps(&job->sink, r[i].lps, 1 + job->wish.params.n_logprob);
+	}
+	if (n > 0)
+		nsv_engine_tell(job, NSV_CQE_TOKENS);
+}
+
 static void take_item(struct nsv_engine *e, const struct nsv_plan_item *item,
 	const struct nsv_exec_result *r)
 {
@@ -198,7 +249,7 @@ static void take_item(struct nsv_engine *e, const struct nsv_plan_item *item,
 		if (item->sample)
 			take_result(e, job, r);
 		else
-			nsv_engine_commit(e, job);
+			take_prompt_lps(e, job, r, item->n_lp);
 	}
 	nsv_engine_returned(e, job);
 }
@@ -211,7 +262,8 @@ static void take_results(struct nsv_engine *e, const struct nsv_engine_step *st)
 		const struct nsv_plan_item *item = &st->plan.items[i];
 		if (item->n_past + item->n_row <= e->jobs[item->seq]->gen.n_prompt)
 			nsv_stat_add(&e->stats.n_prompt_token, item->n_row);
-		take_item(e, item, item->sample ? &st->results[n_out++] : NULL);
+		take_item(e, item, &st->results[n_out]);
+		n_out += item->sample ? 1 : item->n_lp;
 	}
 	nsv_stat_add(&e->stats.n_step, 1);
 	nsv_stat_add(&e->stats.step_ns, nsv_now_ns() - st->start_ns);

@@ -37,7 +37,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len)
 	if (len == 0)
 		return 0;
 	if (data[0] & 1) {
-		if (nsv_wish_parse(data + 1, len - 1, 1000, NSV_CAN_ALL, &wish, &err) == 0)
+		if (nsv_wish_parse(data + 1, len - 1, 1000, &wish, &err) == 0)
 			check(&wish, len - 1);
 	} else if (nsv_messages_parse(data + 1, len - 1, &msgs, &n, &err) == 0) {
 		volatile char sum = 0;
