@@ -219,6 +219,8 @@ void nsv_engine_free(struct nsv_engine *e)
 {
 	if (!e)
 		return;
+	if (e->seqs.base && nsv_seqs_head(&e->seqs)->stage == NSV_SEQS_STARTS)
+		nsv_seqs_give_up(&e->seqs);
 	if (e->exec)
 		e->exec->free(e->exec);
 	for (uint32_t i = 0; i < NSV_MAX_AHEAD; i++)
@@ -379,6 +381,8 @@ int nsv_engine_start(struct nsv_engine *e)
 		return ret;
 	ret = -pthread_create(&e->thread, NULL, run, e);
 	e->started = ret == 0;
+	if (ret == 0)
+		nsv_seqs_serve(&e->seqs);
 	return ret;
 }
 

@@ -52,8 +52,8 @@ struct nsv_engine_info {
 	uint32_t run_ahead;
 	bool adopted_kv, adopted_seqs, adopted_weights;
 	/* Of the daemon before, where its `seqs` was adopted. */
-	bool was_clean;   /* it was stopped, not cut off */
-	uint32_t n_crash; /* crashes in a row without a new token between them, this one included */
+	bool was_clean; /* it was stopped, not cut off */
+	enum nsv_suspect suspect;
 };
 
 /* A sequence that another daemon left, as its record says. */

@@ -58,6 +58,22 @@ static void store_regions(const struct nsv_engine *e)
 	store_region(WEIGHTS_NAME, keep.weights_fd, info->adopted_weights);
 }
 
+/* What was kept is given up where it brings one daemon after another down. */
+static int make_engine(struct service *sv, struct nsv_engine_config *ec, struct nsv_err *err)
+{
+	struct nsv_mailbox *inbox = &sv->server.inbox;
+	int ret = nsv_engine_new(&sv->engine, ec, sv->gguf, sv->tok, inbox, err);
+
+	if (ret < 0 || nsv_engine_get_info(sv->engine)->suspect != NSV_SUSPECT_EVERYTHING)
+		return ret;
+	nsv_error("crash after crash without progress: sessions and KV of the daemons before are "
+		  "given up");
+	nsv_engine_free(sv->engine);
+	sv->engine = NULL;
+	ec->keep = NULL;
+	return nsv_engine_new(&sv->engine, ec, sv->gguf, sv->tok, inbox, err);
+}
+
 static int load(struct service *sv, const struct nsv_config *c, struct nsv_err *err)
 {
 	const struct nsv_engine_keep keep = {nsv_passed_take(&sv->passed, KV_NAME),
@@ -80,7 +96,7 @@ static int load(struct service *sv, const struct nsv_config *c, struct nsv_err *
 	if (ret == 0)
 		ret = nsv_tok_new(sv->gguf, &sv->tok, err);
 	if (ret == 0)
-		ret = nsv_engine_new(&sv->engine, &ec, sv->gguf, sv->tok, &sv->server.inbox, err);
+		ret = make_engine(sv, &ec, err);
 	if (ret == 0)
 		store_regions(sv->engine);
 	return ret;

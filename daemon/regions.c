@@ -209,6 +209,6 @@ int nsv_engine_make_seqs(struct nsv_engine *e, int *keep_fd, struct nsv_err *err
 		return ret;
 	e->info.was_clean = nsv_seqs_head(&e->seqs)->clean;
 	nsv_seqs_begin(&e->seqs);
-	e->info.n_crash = nsv_seqs_head(&e->seqs)->n_crash;
+	e->info.suspect = nsv_seqs_suspect(&e->seqs);
 	return 0;
 }

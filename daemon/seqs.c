@@ -221,17 +221,54 @@ int nsv_seqs_check(
 
 /* ---- What the next daemon must know */
 
+static void count_crash(struct nsv_seqs_head *h)
+{
+	if (h->stage == NSV_SEQS_STARTS) {
+		h->n_stillborn++;
+		return;
+	}
+	if (h->stage == NSV_SEQS_GAVE_UP)
+		return;
+	h->n_stillborn = 0;
+	if (h->n_progress > 0)
+		h->n_crash = 0;
+	h->n_crash += h->n_begun != h->n_ended && h->n_begun != h->first_step;
+}
+
 void nsv_seqs_begin(const struct nsv_seqs *s)
 {
 	struct nsv_seqs_head *h = nsv_seqs_head(s);
 
 	h->epoch++;
 	if (h->clean)
-		h->n_crash = 0;
+		h->n_crash = h->n_stillborn = 0;
 	else
-		h->n_crash = h->n_progress > 0 ? 1 : h->n_crash + 1;
+		count_crash(h);
+	h->first_step = h->n_begun;
+	__atomic_store_n(&h->stage, NSV_SEQS_STARTS, __ATOMIC_RELEASE);
 	__atomic_store_n(&h->n_progress, 0, __ATOMIC_RELEASE);
 	__atomic_store_n(&h->clean, 0, __ATOMIC_RELEASE);
+}
+
+enum nsv_suspect nsv_seqs_suspect(const struct nsv_seqs *s)
+{
+	const struct nsv_seqs_head *h = nsv_seqs_head(s);
+
+	if (h->n_crash >= 4 || h->n_stillborn >= 3)
+		return NSV_SUSPECT_EVERYTHING;
+	if (h->n_crash == 3 || h->n_stillborn == 2)
+		return NSV_SUSPECT_REQUESTS;
+	return h->n_crash == 2 ? NSV_SUSPECT_BATCH : NSV_SUSPECT_NOTHING;
+}
+
+void nsv_seqs_serve(const struct nsv_seqs *s)
+{
+	__atomic_store_n(&nsv_seqs_head(s)->stage, NSV_SEQS_SERVES, __ATOMIC_RELEASE);
+}
+
+void nsv_seqs_give_up(const struct nsv_seqs *s)
+{
+	__atomic_store_n(&nsv_seqs_head(s)->stage, NSV_SEQS_GAVE_UP, __ATOMIC_RELEASE);
 }
 
 void nsv_seqs_end(const struct nsv_seqs *s)

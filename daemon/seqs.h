@@ -39,11 +39,30 @@ struct nsv_seqs_head { /* first page */
 	struct nsv_seqs_geom geom;
 	uint64_t model_id;
 	uint32_t epoch;   /* daemons that have served this region */
-	uint32_t n_crash; /* in a row, without progress between them */
+	uint32_t n_crash; /* under a step, in a row, without progress between them */
 	uint32_t clean;   /* 1: the last daemon was stopped; 0: one serves, or it crashed */
-	uint32_t reserved;
+	uint32_t n_stillborn;      /* crashes before the daemon served, in a row */
 	uint64_t n_begun, n_ended; /* steps, of all daemons: between the two they were under way */
 	uint64_t n_progress;       /* tokens sampled by this daemon */
+	uint64_t first_step;       /* n_begun when it began */
+	uint32_t stage;            /* enum nsv_seqs_stage */
+	uint32_t reserved;
+};
+
+enum nsv_seqs_stage {
+	NSV_SEQS_STARTS = 0,
+	NSV_SEQS_SERVES = 1,
+	NSV_SEQS_GAVE_UP = 2, /* it could not start, and said so */
+};
+
+/* What crashes cast suspicion on. Two under steps without progress: on the batch that ran; three, or two
+ * daemons that never served: on all requests; one more: on everything that was kept. A crash with
+ * nothing under way is nobody's. */
+enum nsv_suspect {
+	NSV_SUSPECT_NOTHING = 0,
+	NSV_SUSPECT_BATCH,
+	NSV_SUSPECT_REQUESTS,
+	NSV_SUSPECT_EVERYTHING,
 };
 
 struct nsv_session_commit { /* 88 bytes */
@@ -142,6 +161,10 @@ int nsv_seqs_check(
 
 /* A daemon begins to serve the region: counts its epoch, and the crash that ended the last one. */
 void nsv_seqs_begin(const struct nsv_seqs *s);
+enum nsv_suspect nsv_seqs_suspect(const struct nsv_seqs *s);
+/* It serves; or it ends before it did, in good order. */
+void nsv_seqs_serve(const struct nsv_seqs *s);
+void nsv_seqs_give_up(const struct nsv_seqs *s);
 /* It has stopped, nothing being under way. */
 void nsv_seqs_end(const struct nsv_seqs *s);
 /* A step begins: nsv_seqs_in_step for each sequence with rows in it, then nsv_seqs_step_begins. Steps

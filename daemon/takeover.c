@@ -275,9 +275,9 @@ static const char *why_quarantined(
 {
 	if (kept->state == NSV_SEQ_DONE)
 		return NULL;
-	if (info->n_crash >= 3)
-		return "the daemon crashed three times without progress: all requests were ended";
-	if (info->n_crash == 2 && kept->in_step)
+	if (info->suspect >= NSV_SUSPECT_REQUESTS)
+		return "the daemon crashed again without progress, so all requests end";
+	if (info->suspect == NSV_SUSPECT_BATCH && kept->in_step)
 		return "it was running in two crashes of the daemon";
 	return NULL;
 }

@@ -113,6 +113,62 @@ static void test_impossible_sizes(void **state)
 	assert_int_equal(nsv_seqs_len(&g, &len), -EINVAL);
 }
 
+/* A daemon's life over the region: does it serve, has it a step under way at its end, a token before? */
+struct life {
+	bool serves, step, token;
+};
+
+/* What its successor, which has begun, is to suspect. */
+static enum nsv_suspect after(const struct nsv_seqs *s, struct life life)
+{
+	if (life.serves)
+		nsv_seqs_serve(s);
+	if (life.token) {
+		uint64_t step = nsv_seqs_next_step(s);
+		nsv_seqs_step_begins(s, step);
+		nsv_seqs_progress(s);
+		nsv_seqs_step_ends(s, step);
+	}
+	if (life.step)
+		nsv_seqs_step_begins(s, nsv_seqs_next_step(s));
+	nsv_seqs_begin(s);
+	return nsv_seqs_suspect(s);
+}
+
+static void test_what_crashes_cast_suspicion_on(void **state)
+{
+	const struct life idle = {.serves = true}, stillborn = {0};
+	const struct life stuck = {.serves = true, .step = true};
+	const struct life worked = {.serves = true, .step = true, .token = true};
+	struct nsv_seqs s;
+	size_t len;
+	void *base = make(&s, &len);
+	(void)state;
+
+	nsv_seqs_begin(&s);
+	for (int i = 0; i < 5; i++) {
+		assert_int_equal(after(&s, idle), NSV_SUSPECT_NOTHING);
+		assert_int_equal(after(&s, worked), NSV_SUSPECT_NOTHING);
+	}
+	assert_int_equal(after(&s, stillborn), NSV_SUSPECT_NOTHING);
+	assert_int_equal(after(&s, stuck), NSV_SUSPECT_BATCH); /* the second under a step */
+	assert_int_equal(after(&s, idle), NSV_SUSPECT_BATCH);
+	assert_int_equal(after(&s, stuck), NSV_SUSPECT_REQUESTS);
+	assert_int_equal(after(&s, stuck), NSV_SUSPECT_EVERYTHING);
+	assert_int_equal(after(&s, worked), NSV_SUSPECT_NOTHING);
+	assert_int_equal(after(&s, stillborn), NSV_SUSPECT_NOTHING);
+	assert_int_equal(after(&s, stillborn), NSV_SUSPECT_REQUESTS);
+	assert_int_equal(after(&s, stillborn), NSV_SUSPECT_EVERYTHING);
+	nsv_seqs_give_up(&s); /* that is no crash, and it clears nobody */
+	nsv_seqs_begin(&s);
+	assert_int_equal(nsv_seqs_suspect(&s), NSV_SUSPECT_EVERYTHING);
+	nsv_seqs_serve(&s);
+	nsv_seqs_end(&s);
+	nsv_seqs_begin(&s);
+	assert_int_equal(nsv_seqs_suspect(&s), NSV_SUSPECT_NOTHING);
+	free(base);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -120,6 +176,7 @@ int main(void)
 		cmocka_unit_test(test_a_commit_is_one_store),
 		cmocka_unit_test(test_foreign_regions_are_refused),
 		cmocka_unit_test(test_impossible_sizes),
+		cmocka_unit_test(test_what_crashes_cast_suspicion_on),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,0 +1,400 @@
+/* Sessions outlive the daemon: killed, stopped and restarted under the stand-in for the service
+ * manager, with streams, queues, outputs and hellos under way. */
+#include <pthread.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "tests/tools/ask.h"
+#include "tests/tools/raw.h"
+#include "tests/tools/rnd.h"
+#include "tests/tools/service.h"
+#include "tests/tools/tiny.h"
+
+#define N_TOKEN 300 /* of a long answer */
+#define LOG_TOKENS 64
+
+static char model[64];
+static struct nsv_test_service service;
+
+static int start(void **state)
+{
+	(void)state;
+	t_seed();
+	nsv_tiny_model(model, sizeof(model));
+	return nsv_test_service_start(&service, model, NULL);
+}
+
+static int stop(void **state)
+{
+	(void)state;
+	int ret = nsv_test_service_stop(&service);
+	return unlink(model) < 0 ? -1 : ret;
+}
+
+/* Logs that hold little: a stream is held up where its reader is, so that it is under way for sure. */
+static struct nsv_client *open_narrow(uint32_t n_slot)
+{
+	struct nsv_client_options o;
+	struct nsv_client *client = NULL;
+	char text[256] = "";
+
+	nsv_client_options_init(&o);
+	o.n_slot = n_slot;
+	o.n_token = LOG_TOKENS;
+	if (nsv_client_open(service.socket, &o, text, sizeof(text), &client) < 0)
+		fail_msg("%s", text);
+	return client;
+}
+
+static struct nsv_client_params long_answer(uint64_t seed)
+{
+	struct nsv_client_params p;
+
+	nsv_client_params_init(&p);
+	p.flags = NSV_CLIENT_SEED | NSV_CLIENT_IGNORE_END | NSV_CLIENT_LOGPROBS;
+	p.seed = seed;
+	p.temperature = 1;
+	p.n_logprob = 1;
+	p.max_tokens = N_TOKEN;
+	return p;
+}
+
+/* The audit that a signal asks for finds everything accounted for. */
+static void check_audit(void)
+{
+	unsigned int before = nsv_test_service_logged(&service, "all accounted for");
+
+	kill(nsv_test_service_pid(&service), SIGUSR1);
+	for (int i = 0; i < 2000; i++, usleep(5000))
+		if (nsv_test_service_logged(&service, "all accounted for") > before)
+			return;
+	fail_msg("no audit, or one that found something");
+}
+
+static void check_same(const struct nsv_answer *a, const struct nsv_answer *b)
+{
+	if (a->ret != 0 || a->result.code != 0)
+		fail_msg("%d, code %u: %s", a->ret, a->result.code, a->reason);
+	assert_int_equal(a->result.finish, b->result.finish);
+	assert_int_equal(a->n_token, b->n_token);
+	assert_memory_equal(a->tokens, b->tokens, a->n_token * sizeof(*a->tokens));
+	assert_int_equal(a->text_len, b->text_len);
+	assert_memory_equal(a->text, b->text, a->text_len);
+	assert_int_equal(a->n_lp, b->n_lp);
+	assert_memory_equal(a->lps, b->lps, a->n_lp * sizeof(*a->lps));
+}
+
+/* ---- Streams */
+
+/* Takes what has come into *a: at least one chunk. */
+static void read_some(struct nsv_request *r, struct nsv_answer *a)
+{
+	struct nsv_client_chunk c;
+
+	assert_int_equal(nsv_request_next(r, 60000, &c), 1);
+	memcpy(a->tokens + a->n_token, c.tokens, c.n_token * sizeof(*c.tokens));
+	memcpy(a->lps + a->n_lp, c.lps, c.n_lp * sizeof(*c.lps));
+	memcpy(a->text + a->text_len, c.text, c.text_len);
+	a->n_token += c.n_token;
+	a->n_lp += c.n_lp;
+	a->text_len += c.text_len;
+}
+
+static void read_rest(struct nsv_client *client, struct nsv_request *r, struct nsv_answer *a)
+{
+	nsv_autofree struct nsv_answer *rest = malloc(sizeof(*rest));
+
+	nsv_ask_finish(client, 0, r, rest);
+	memcpy(a->tokens + a->n_token, rest->tokens, rest->n_token * sizeof(*rest->tokens));
+	memcpy(a->lps + a->n_lp, rest->lps, rest->n_lp * sizeof(*rest->lps));
+	memcpy(a->text + a->text_len, rest->text, rest->text_len);
+	a->n_token += rest->n_token;
+	a->n_lp += rest->n_lp;
+	a->text_len += rest->text_len;
+	a->ret = rest->ret;
+	a->result = rest->result;
+	memcpy(a->reason, rest->reason, sizeof(a->reason));
+}
+
+static void test_a_stream_goes_on(void **state)
+{
+	static const int signals[] = {SIGKILL, SIGTERM, SIGKILL};
+	struct nsv_client *client = open_narrow(4);
+	nsv_autofree struct nsv_answer *alone = malloc(sizeof(*alone));
+	nsv_autofree struct nsv_answer *a = calloc(1, sizeof(*a));
+	struct nsv_client_params p = long_answer(t_rand());
+	struct nsv_request *r;
+	uint64_t id = nsv_client_session_id(client);
+	(void)state;
+
+	nsv_ask_text(client, "a stream", &p, alone);
+	assert_int_equal(alone->n_token, N_TOKEN);
+	assert_int_equal(nsv_client_submit_text(client, "a stream", 8, &p, &r), 0);
+	for (size_t i = 0; i < NSV_ARRAY_LEN(signals); i++) {
+		read_some(r, a);
+		nsv_test_service_kill(&service, signals[i]);
+	}
+	assert_true(a->n_token < N_TOKEN);
+	read_rest(client, r, a);
+	check_same(a, alone);
+	assert_int_equal(nsv_client_session_id(client), id);
+	nsv_client_close(client);
+	check_audit();
+}
+
+/* Ended and read, ended and not read, running, held up, waiting: all in one session. */
+static void test_requests_in_every_state(void **state)
+{
+	enum { N = 12 };
+	struct nsv_client *client = open_narrow(N);
+	struct nsv_answer *alone = calloc(N, sizeof(*alone)), *a = calloc(1, sizeof(*a));
+	struct nsv_client_params p[N];
+	struct nsv_request *r[N];
+	char prompt[N][32];
+	(void)state;
+
+	for (int i = 0; i < N; i++) {
+		p[i] = long_answer(t_rand());
+		p[i].max_tokens = i % 3 == 0 ? 1 + t_below(4) : N_TOKEN;
+		snprintf(prompt[i], sizeof(prompt[i]), "prompt %d", i);
+		nsv_ask_text(client, prompt[i], &p[i], &alone[i]);
+	}
+	for (int round = 0; round < 4; round++) {
+		for (int i = 0; i < N; i++)
+			assert_int_equal(nsv_client_submit_text(client, prompt[i],
+						 strlen(prompt[i]), &p[i], &r[i]),
+				0);
+		usleep(t_below(30000));
+		nsv_test_service_kill(&service, SIGKILL);
+		for (int i = 0; i < N; i++) {
+			nsv_ask_finish(client, 0, r[i], a);
+			check_same(a, &alone[i]);
+		}
+	}
+	nsv_client_close(client);
+	free(alone);
+	free(a);
+	check_audit();
+}
+
+/* Entries that no daemon has looked at, behind a long prompt that holds the ring's head back. */
+static void test_entries_are_taken_once(void **state)
+{
+	enum { N = 6, LONG = 400000 };
+	struct nsv_client *client = open_narrow(N);
+	struct nsv_answer *alone = calloc(N, sizeof(*alone)), *a = calloc(1, sizeof(*a));
+	nsv_autofree char *text = malloc(LONG);
+	struct nsv_client_params p = long_answer(t_rand());
+	struct nsv_request *r[N], *tokens;
+	struct nsv_client_chunk chunk;
+	(void)state;
+
+	memset(text, 'x', LONG);
+	p.max_tokens = 3;
+	for (int i = 0; i < N; i++)
+		nsv_ask_text(client, "short", &p, &alone[i]);
+	for (int round = 0; round < 6; round++) {
+		if (round % 2 == 0)
+			kill(nsv_test_service_pid(&service), SIGSTOP);
+		assert_int_equal(nsv_client_tokenize(client, text, LONG, 0, &tokens), 0);
+		for (int i = 1; i < N; i++)
+			assert_int_equal(nsv_client_submit_text(client, "short", 5, &p, &r[i]), 0);
+		if (round % 2 != 0) { /* one has ended, its slot is used again */
+			nsv_ask_finish(client, 0, r[1], a);
+			check_same(a, &alone[1]);
+			assert_int_equal(nsv_client_submit_text(client, "short", 5, &p, &r[1]), 0);
+		}
+		nsv_test_service_kill(&service, SIGKILL);
+		for (int i = 1; i < N; i++) {
+			nsv_ask_finish(client, 0, r[i], a);
+			check_same(a, &alone[i]);
+		}
+		assert_int_equal(nsv_request_collect(tokens, 60000, &chunk), 0);
+		assert_true(chunk.n_token > 0);
+		nsv_request_free(tokens);
+	}
+	nsv_client_close(client);
+	free(alone);
+	free(a);
+	check_audit();
+}
+
+/* ---- Outputs, hellos, absence */
+
+static void test_an_output_is_asked_for_again(void **state)
+{
+	struct nsv_client *client = open_narrow(2);
+	struct nsv_request *r;
+	struct nsv_client_chunk chunk;
+	struct nsv_client_result result = {.size = sizeof(result)};
+	char text[4000];
+	int32_t first[8 * LOG_TOKENS];
+	size_t n = 0;
+	(void)state;
+
+	for (size_t i = 0; i < sizeof(text); i++)
+		text[i] = (char)('a' + t_below(26));
+	assert_int_equal(nsv_client_tokenize(client, text, sizeof(text), 0, &r), 0);
+	assert_int_equal(nsv_request_collect(r, 60000, &chunk), 0);
+	size_t n_whole = chunk.n_token;
+	nsv_autofree int32_t *whole = malloc(n_whole * sizeof(*whole));
+	memcpy(whole, chunk.tokens, n_whole * sizeof(*whole));
+	nsv_request_free(r);
+	assert_true(n_whole > 2 * LOG_TOKENS);
+
+	assert_int_equal(nsv_client_tokenize(client, text, sizeof(text), 0, &r), 0);
+	assert_int_equal(nsv_request_next(r, 60000, &chunk), 1);
+	n = chunk.n_token;
+	assert_true(n <= NSV_ARRAY_LEN(first) && n < n_whole);
+	memcpy(first, chunk.tokens, n * sizeof(*first));
+	nsv_test_service_kill(&service, SIGKILL);
+	assert_int_equal(nsv_request_collect(r, 60000, &chunk), 0);
+	assert_int_equal(nsv_request_result(r, &result), 0);
+	assert_int_equal(result.code, 0);
+	assert_int_equal(n + chunk.n_token, n_whole);
+	assert_memory_equal(first, whole, n * sizeof(*whole));
+	assert_memory_equal(chunk.tokens, whole + n, chunk.n_token * sizeof(*whole));
+	nsv_request_free(r);
+	nsv_client_close(client);
+}
+
+static void *open_client(void *arg)
+{
+	struct nsv_client_options o;
+	struct nsv_client *client = NULL;
+	(void)arg;
+
+	nsv_client_options_init(&o);
+	o.connect_timeout_ms = 60000;
+	return nsv_client_open(service.socket, &o, NULL, 0, &client) == 0 ? client : NULL;
+}
+
+/* A connection that the daemon has accepted, and one that waits to be, when it dies. */
+static void test_a_hello_is_said_again(void **state)
+{
+	pthread_t threads[2];
+	void *client;
+	nsv_autofree struct nsv_answer *a = malloc(sizeof(*a));
+	(void)state;
+
+	kill(nsv_test_service_pid(&service), SIGSTOP);
+	int waiting = nsv_raw_connect(service.socket);
+	assert_true(waiting >= 0);
+	for (size_t i = 0; i < 2; i++)
+		pthread_create(&threads[i], NULL, open_client, NULL);
+	usleep(50000);
+	nsv_test_service_kill(&service, SIGKILL);
+	for (size_t i = 0; i < 2; i++) {
+		pthread_join(threads[i], &client);
+		assert_non_null(client);
+		nsv_ask_hello(client, a);
+		assert_int_equal(a->ret, 0);
+		nsv_client_close(client);
+	}
+	close(waiting);
+}
+
+static void test_a_daemon_that_stays_away(void **state)
+{
+	struct nsv_client_options o;
+	struct nsv_client *client, *patient;
+	struct nsv_client_params p = long_answer(1);
+	struct nsv_request *r, *other;
+	struct nsv_client_chunk chunk;
+	int ret;
+	(void)state;
+
+	nsv_client_options_init(&o);
+	o.away_timeout_ms = 400;
+	o.n_token = LOG_TOKENS;
+	assert_int_equal(nsv_client_open(service.socket, &o, NULL, 0, &client), 0);
+	o.away_timeout_ms = -1;
+	assert_int_equal(nsv_client_open(service.socket, &o, NULL, 0, &patient), 0);
+	assert_int_equal(nsv_client_submit_text(client, "go", 2, &p, &r), 0);
+	assert_int_equal(nsv_client_submit_text(patient, "go", 2, &p, &other), 0);
+	assert_int_equal(nsv_request_next(r, 60000, &chunk), 1);
+	assert_int_equal(nsv_request_next(other, 60000, &chunk), 1);
+	kill(nsv_test_service_pid(&service), SIGSTOP);
+	while ((ret = nsv_request_next(r, -1, &chunk)) > 0)
+		; /* what it had written */
+	assert_int_equal(ret, -ECONNRESET);
+	assert_non_null(strstr(nsv_client_error(client), "away"));
+	while ((ret = nsv_request_next(other, 1000, &chunk)) > 0)
+		;
+	assert_int_equal(ret, -ETIMEDOUT);
+	kill(nsv_test_service_pid(&service), SIGCONT);
+	while ((ret = nsv_request_next(other, 60000, &chunk)) > 0)
+		;
+	assert_int_equal(ret, 0);
+	nsv_client_close(client);
+	nsv_client_close(patient);
+}
+
+/* A daemon that has nothing to say for a long time is there all the same. */
+static void test_a_silent_daemon_is_not_away(void **state)
+{
+	struct nsv_client_options o;
+	struct nsv_client *client;
+	(void)state;
+
+	nsv_client_options_init(&o);
+	o.away_timeout_ms = 200;
+	assert_int_equal(nsv_client_open(service.socket, &o, NULL, 0, &client), 0);
+	assert_int_equal(nsv_client_wait(client, 1500), -ETIMEDOUT);
+	assert_int_equal(nsv_client_ping(client, 60000), 0);
+	nsv_client_close(client);
+}
+
+/* ---- Many sessions: several vaults, emptied as sessions end */
+
+static void test_many_sessions(void **state)
+{
+	enum { N = 700 };
+	static struct nsv_client *clients[N];
+	struct nsv_client_options o;
+	(void)state;
+
+	nsv_client_options_init(&o);
+	o.n_slot = 1;
+	o.arena_len = 4096;
+	o.text_len = 4096;
+	o.n_token = LOG_TOKENS;
+	for (int i = 0; i < N; i++)
+		assert_int_equal(nsv_client_open(service.socket, &o, NULL, 0, &clients[i]), 0);
+	for (int round = 0; round < 3; round++) {
+		nsv_test_service_kill(&service, SIGKILL);
+		for (int i = 0; i < N; i++) {
+			assert_int_equal(nsv_client_ping(clients[i], 60000), 0);
+			if (t_below(2) == 0) {
+				nsv_client_close(clients[i]);
+				assert_int_equal(nsv_client_open(service.socket, &o, NULL, 0,
+							 &clients[i]),
+					0);
+			}
+		}
+	}
+	assert_int_equal(nsv_ask_status(clients[0], "counters.dropped_sessions"), 0);
+	for (int i = 0; i < N; i++)
+		nsv_client_close(clients[i]);
+	check_audit();
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_a_stream_goes_on),
+		cmocka_unit_test(test_requests_in_every_state),
+		cmocka_unit_test(test_entries_are_taken_once),
+		cmocka_unit_test(test_an_output_is_asked_for_again),
+		cmocka_unit_test(test_a_hello_is_said_again),
+		cmocka_unit_test(test_a_daemon_that_stays_away),
+		cmocka_unit_test(test_a_silent_daemon_is_not_away),
+		cmocka_unit_test(test_many_sessions),
+	};
+
+	return cmocka_run_group_tests(tests, start, stop);
+}
