@@ -1,15 +1,16 @@
 /* Requests to the daemon: together, one after the other, and ragged ones by two ways of batching. */
 #include <math.h>
+#include <string.h>
 
 #include "daemon/clock.h"
 #include "tests/bench/batch.h"
 #include "tests/tools/stats.h"
 
-#define N_RAGGED 48u
+#define N_RAGGED 32u
 #define N_AT_ONCE 8u
 #define RAGGED_PROMPT 32u
 #define RAGGED_LEAST 8
-#define RAGGED_MOST 256
+#define RAGGED_MOST 128
 
 struct nsv_client *open_session(const char *socket)
 {
@@ -86,26 +87,27 @@ struct served serve_together(struct nsv_client *client, uint32_t n)
 	return (struct served){n * N_OUTPUT / seconds, nsv_median(first_ms, n)};
 }
 
-struct served serve_in_turn(struct nsv_client *client, uint32_t n)
+void serve_in_turn(struct nsv_client *client, struct served ret[MAX_STREAM])
 {
-	double first_ms[MAX_STREAM];
+	double first_ms[MAX_STREAM], sorted[MAX_STREAM];
 	uint64_t start = nsv_now_ns();
 
-	for (uint32_t i = 0; i < n; i++) {
+	for (uint32_t i = 0; i < MAX_STREAM; i++) {
 		double waited_ms = (double)(nsv_now_ns() - start) / 1e6;
 		struct nsv_request *request = submit(client, N_PROMPT, N_OUTPUT);
 		while (read_some(client) != request)
 			;
+		double seconds = (double)(nsv_now_ns() - start) / 1e9;
 		first_ms[i] = waited_ms + (double)end_request(request).first_ns / 1e6;
+		memcpy(sorted, first_ms, sizeof(sorted));
+		ret[i] = (struct served){(i + 1) * N_OUTPUT / seconds, nsv_median(sorted, i + 1)};
 	}
-	double seconds = (double)(nsv_now_ns() - start) / 1e9;
-	return (struct served){n * N_OUTPUT / seconds, nsv_median(first_ms, n)};
 }
 
 /* Spread evenly over the logarithms, in an order that is no order. */
 static uint32_t ragged_len(uint32_t i)
 {
-	double part = (double)(i * 29 % N_RAGGED) / (N_RAGGED - 1);
+	double part = (double)(i * 19 % N_RAGGED) / (N_RAGGED - 1);
 
 	return (uint32_t)lround(RAGGED_LEAST * pow((double)RAGGED_MOST / RAGGED_LEAST, part));
 }

@@ -8,13 +8,13 @@
 #include "tests/bench/batch.h"
 
 #include <signal.h>
+#include <string.h>
 
 #include "tests/tools/daemon.h"
 #include "tests/tools/report.h"
 #include "tests/tools/svg.h"
 
 #define N_ROUND 3
-#define N_PEER_ROUND 2 /* they take their time */
 #define THREADS "2"
 
 static const uint32_t n_streams[] = {1, 4, 8, 16, 32};
@@ -26,8 +26,8 @@ static const char *const way_names[N_WAY] = {
 	"nanoserve", "nanoserve, in turn", "llama-batched-bench", "llama-server"};
 
 static double rates[N_WAY][N_SIZE], firsts[N_WAY][N_SIZE]; /* medians; 0: not measured */
-static double ragged_waits, ragged_goes_on;
-static struct gaps gaps, peer_gaps; /* of the round with the median worst gap */
+static struct gaps gaps[N_ROUND], peer_gaps;		   /* in the end sorted by the worst gap */
+static const struct gaps *const our_gaps = &gaps[N_ROUND / 2];
 
 _Noreturn void die(const char *what)
 {
@@ -44,38 +44,66 @@ void draw_ids(int32_t *ids, uint32_t n)
 
 /* ---- Measuring */
 
-static void keep(enum way way, size_t size, struct served *rounds, size_t n)
+static double median_of(const double *v)
 {
-	double rate[N_ROUND], first[N_ROUND];
+	double sorted[N_ROUND];
 
-	for (size_t i = 0; i < n; i++) {
-		rate[i] = rounds[i].rate;
-		first[i] = rounds[i].first_ms;
-	}
-	rates[way][size] = nsv_median(rate, n);
-	firsts[way][size] = nsv_median(first, n);
+	memcpy(sorted, v, sizeof(sorted));
+	return nsv_median(sorted, N_ROUND);
 }
 
-static void measure_ours(struct nsv_client *client)
+/* By way, number of streams and round. */
+static double rate[N_WAY][N_SIZE][N_ROUND], first[N_WAY][N_SIZE][N_ROUND];
+static double waits[N_ROUND], goes_on[N_ROUND];
+
+static void keep(enum way way, size_t size, int round, struct served served)
 {
-	struct served served[2][N_SIZE][N_ROUND];
-	double waits[N_ROUND], goes_on[N_ROUND];
+	rate[way][size][round] = served.rate;
+	first[way][size][round] = served.first_ms;
+}
+
+static void round_of_ours(struct nsv_client *client, int round)
+{
+	struct served in_turn[MAX_STREAM];
 
 	serve_together(client, 4); /* clocks and caches warm */
-	for (int round = 0; round < N_ROUND; round++) {
-		for (size_t i = 0; i < N_SIZE; i++) {
-			served[TOGETHER][i][round] = serve_together(client, n_streams[i]);
-			served[IN_TURN][i][round] = serve_in_turn(client, n_streams[i]);
-		}
-		waits[round] = serve_ragged(client, true);
-		goes_on[round] = serve_ragged(client, false);
-	}
-	for (size_t i = 0; i < N_SIZE; i++) {
-		keep(TOGETHER, i, served[TOGETHER][i], N_ROUND);
-		keep(IN_TURN, i, served[IN_TURN][i], N_ROUND);
-	}
-	ragged_waits = nsv_median(waits, N_ROUND);
-	ragged_goes_on = nsv_median(goes_on, N_ROUND);
+	for (size_t i = 0; i < N_SIZE; i++)
+		keep(TOGETHER, i, round, serve_together(client, n_streams[i]));
+	serve_in_turn(client, in_turn);
+	for (size_t i = 0; i < N_SIZE; i++)
+		keep(IN_TURN, i, round, in_turn[n_streams[i] - 1]);
+	waits[round] = serve_ragged(client, true);
+	goes_on[round] = serve_ragged(client, false);
+	measure_gaps(client, &gaps[round]);
+}
+
+static void start_server(struct nsv_peer_server *s, uint32_t n_slot, uint32_t n_ctx)
+{
+	if (nsv_peer_server_start(s, nsv_test_model(), THREADS, n_slot, n_ctx) < 0)
+		die("llama-server does not start");
+}
+
+static void round_of_peer(int round)
+{
+	struct served bench[N_SIZE];
+	struct nsv_peer_server s;
+
+	serve_by_bench(n_streams, N_SIZE, bench);
+	for (size_t i = 0; i < N_SIZE; i++)
+		keep(BENCH, i, round, bench[i]);
+	start_server(&s, MAX_STREAM, MAX_STREAM * 2 * (N_PROMPT + N_OUTPUT));
+	for (size_t i = 0; i < N_SIZE; i++)
+		keep(SERVER, i, round, serve_by_server(&s, n_streams[i]));
+	nsv_peer_server_stop(&s);
+}
+
+static void measure_peer_gaps(void)
+{
+	struct nsv_peer_server s;
+
+	start_server(&s, 2, 2 * (LONG_PROMPT + MAX_GAP));
+	measure_server_gaps(&s, &peer_gaps);
+	nsv_peer_server_stop(&s);
 }
 
 static int by_worst(const void *a, const void *b)
@@ -85,42 +113,21 @@ static int by_worst(const void *a, const void *b)
 	return (x > y) - (x < y);
 }
 
-static void measure_our_gaps(struct nsv_client *client)
+static void measure(struct nsv_client *client)
 {
-	static struct gaps rounds[N_ROUND];
-
-	for (int i = 0; i < N_ROUND; i++)
-		measure_gaps(client, &rounds[i]);
-	qsort(rounds, N_ROUND, sizeof(rounds[0]), by_worst);
-	gaps = rounds[N_ROUND / 2];
-}
-
-static void start_server(struct nsv_peer_server *s, uint32_t n_slot, uint32_t n_ctx)
-{
-	if (nsv_peer_server_start(s, nsv_test_model(), THREADS, n_slot, n_ctx) < 0)
-		die("llama-server does not start");
-}
-
-static void measure_peer(void)
-{
-	struct served bench[N_SIZE][N_PEER_ROUND], server[N_SIZE][N_PEER_ROUND];
-	struct nsv_peer_server s;
-
-	for (int round = 0; round < N_PEER_ROUND; round++) {
-		for (size_t i = 0; i < N_SIZE; i++)
-			bench[i][round] = serve_by_bench(n_streams[i]);
-		start_server(&s, MAX_STREAM, MAX_STREAM * 2 * (N_PROMPT + N_OUTPUT));
-		for (size_t i = 0; i < N_SIZE; i++)
-			server[i][round] = serve_by_server(&s, n_streams[i]);
-		nsv_peer_server_stop(&s);
+	for (int round = 0; round < N_ROUND; round++) {
+		round_of_ours(client, round);
+		if (nsv_peer_is_there())
+			round_of_peer(round);
 	}
-	for (size_t i = 0; i < N_SIZE; i++) {
-		keep(BENCH, i, bench[i], N_PEER_ROUND);
-		keep(SERVER, i, server[i], N_PEER_ROUND);
-	}
-	start_server(&s, 2, 2 * (LONG_PROMPT + MAX_GAP));
-	measure_server_gaps(&s, &peer_gaps);
-	nsv_peer_server_stop(&s);
+	if (nsv_peer_is_there())
+		measure_peer_gaps();
+	for (int way = 0; way < N_WAY; way++)
+		for (size_t i = 0; i < N_SIZE; i++) {
+			rates[way][i] = median_of(rate[way][i]);
+			firsts[way][i] = median_of(first[way][i]);
+		}
+	qsort(gaps, N_ROUND, sizeof(gaps[0]), by_worst);
 }
 
 /* ---- Report */
@@ -175,15 +182,18 @@ static void add_gaps(struct nsv_report *r)
 {
 	const char *peer = "llama-server";
 
-	add_time(r, "stream alone: median gap", "ms", gaps.alone_ms, peer, peer_gaps.alone_ms, 0);
-	add_time(r, "beside 4,000: median gap", "ms", gaps.mixed_ms, peer, peer_gaps.mixed_ms, 0);
-	add_time(r, "beside 4,000: worst gap", "ms", gaps.worst_ms, peer, peer_gaps.worst_ms, 0);
-	add_time(r, "beside 4,000: worst by median", "times", gaps.worst_ms / gaps.mixed_ms, NULL,
-		0, 3);
-	add_time(r, "beside 4,000: worst by alone", "times", gaps.worst_ms / gaps.alone_ms, NULL, 0,
+	add_time(r, "stream alone: median gap", "ms", our_gaps->alone_ms, peer, peer_gaps.alone_ms,
 		0);
-	add_time(r, "first of 4,000, beside a stream", "s", gaps.first_s, peer, peer_gaps.first_s,
+	add_time(r, "beside 4,000: median gap", "ms", our_gaps->mixed_ms, peer, peer_gaps.mixed_ms,
 		0);
+	add_time(r, "beside 4,000: worst gap", "ms", our_gaps->worst_ms, peer, peer_gaps.worst_ms,
+		0);
+	add_time(r, "beside 4,000: worst by median", "times",
+		our_gaps->worst_ms / our_gaps->mixed_ms, NULL, 0, 3);
+	add_time(r, "beside 4,000: worst by alone", "times",
+		our_gaps->worst_ms / our_gaps->alone_ms, NULL, 0, 0);
+	add_time(r, "first of 4,000, beside a stream", "s", our_gaps->first_s, peer,
+		peer_gaps.first_s, 0);
 }
 
 /* ---- Drawing */
@@ -215,9 +225,9 @@ static void draw(void)
 	static const double seconds[] = {0, 1, 2, 4, 6, 8, 12, 16};
 	static const char *const names[] = {"0", "1", "2", "4", "6", "8", "12", "16"};
 	struct nsv_series series[2][N_WAY],
-		gap_series[2] = {{"nanoserve", gaps.at_s, gaps.ms, gaps.n},
+		gap_series[2] = {{"nanoserve", our_gaps->at_s, our_gaps->ms, our_gaps->n},
 			{"llama-server", peer_gaps.at_s, peer_gaps.ms, peer_gaps.n}};
-	double until = nsv_peer_is_there() ? peer_gaps.first_s : gaps.first_s;
+	double until = nsv_peer_is_there() ? peer_gaps.first_s : our_gaps->first_s;
 	size_t n_tick = 1;
 
 	while (n_tick < NSV_ARRAY_LEN(seconds) && seconds[n_tick] < until)
@@ -249,16 +259,13 @@ int main(void)
 	if (nsv_test_daemon_start(&d, nsv_test_model(), extra) < 0)
 		die("the daemon does not start");
 	struct nsv_client *client = open_session(d.socket);
-	measure_ours(client);
-	measure_our_gaps(client);
+	measure(client);
 	nsv_client_close(client);
 	nsv_test_daemon_stop(&d, SIGTERM);
-	if (nsv_peer_is_there())
-		measure_peer();
 	nsv_report_begin(&r, "batch");
 	add_streams(&r);
-	add_rate(&r, "ragged, as each one ends", ragged_goes_on, "when all have ended",
-		ragged_waits, 0);
+	add_rate(&r, "ragged, as each one ends", median_of(goes_on), "when all have ended",
+		median_of(waits), 0);
 	add_gaps(&r);
 	nsv_report_end(&r);
 	draw();

@@ -7,7 +7,7 @@
 
 #include "tests/tools/peer.h"
 
-#define N_PROMPT 128u
+#define N_PROMPT 64u
 #define N_OUTPUT 32u
 #define MAX_STREAM 32u
 
@@ -24,7 +24,8 @@ struct served {
 
 struct nsv_client *open_session(const char *socket);
 struct served serve_together(struct nsv_client *client, uint32_t n);
-struct served serve_in_turn(struct nsv_client *client, uint32_t n);
+/* One after the other, MAX_STREAM of them: ret[n - 1] is what the first n got. */
+void serve_in_turn(struct nsv_client *client, struct served ret[MAX_STREAM]);
 /* Ragged requests, a few at a time: output tokens a second. `waits`: the next few are sent when
  * the last have all ended; else one is sent for each that ends. The same lengths either way. */
 double serve_ragged(struct nsv_client *client, bool waits);
@@ -44,7 +45,8 @@ void measure_gaps(struct nsv_client *client, struct gaps *ret);
 
 /* ---- The peer (batch-peers.c); call these only if nsv_peer_is_there() */
 
-struct served serve_by_bench(uint32_t n); /* llama-batched-bench: first_ms is its prefill's time */
+/* llama-batched-bench at the numbers of streams n, (n_size); first_ms is its prefill's time */
+void serve_by_bench(const uint32_t *n, size_t n_size, struct served *ret);
 struct served serve_by_server(const struct nsv_peer_server *s, uint32_t n);
 void measure_server_gaps(const struct nsv_peer_server *s, struct gaps *ret);
 

@@ -212,9 +212,9 @@ static void stream_peer(struct nsv_peer_server *server, double *ret_us)
 	struct nsv_peer_stream st;
 
 	if (nsv_peer_stream_open(&st, server, ids, 5, N_STREAM) < 0 ||
-		nsv_peer_streams_read(&st, 1) < 0 || st.n_event < N_STREAM)
+		nsv_peer_streams_read(&st, 1) < 0 || st.n_event == 0)
 		die("llama-server does not stream");
-	*ret_us = (double)(st.event_ns[N_STREAM - 1] - st.event_ns[0]) / 1e3 / (N_STREAM - 1);
+	*ret_us = (double)(st.event_ns[st.n_event - 1] - st.event_ns[0]) / 1e3 / (N_STREAM - 1);
 }
 
 /* false: there is no peer. */

@@ -31,8 +31,10 @@ void nsv_peer_server_stop(struct nsv_peer_server *s);
 /* A completion as it streams over HTTP. */
 struct nsv_peer_stream {
 	int fd;
-	uint64_t start_ns;		    /* of the request */
-	uint64_t event_ns[NSV_PEER_EVENTS]; /* tokens came: one event each, later ones unknown */
+	uint64_t start_ns; /* of the request */
+	/* When tokens came, up to so many: one event each, but for what ends within a character,
+	 * and one more for the end. */
+	uint64_t event_ns[NSV_PEER_EVENTS];
 	uint32_t n_event;
 	char tail[64]; /* the end of what was read, in which an event may have begun */
 	size_t n_tail;
