@@ -72,6 +72,6 @@ int cli_finish(const struct cli *cli, const struct nsv_client *client,
 	if (ret < 0)
 		return cli_failed(cli, "%s", nsv_client_error(client));
 	if (ret_result->finish == NSV_CLIENT_FINISH_ERROR)
-		return cli_failed(cli, "%s", ret_result->text);
+		return sampling_refused(cli, ret_result->text);
 	return EXIT_DONE;
 }

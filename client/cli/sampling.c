@@ -4,6 +4,7 @@
 
 #include <ctype.h>
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -232,4 +233,41 @@ int sampling_option(const struct cli *cli, struct sampling *s, int option, const
 	default: /* getopt_long has said what is wrong */
 		return EXIT_USAGE;
 	}
+}
+
+/* The option that sets a parameter of this name, or NULL. */
+static const char *option_of(const char *name, size_t len)
+{
+	static const struct option options[] = {SAMPLING_OPTIONS, {0}};
+	char spelled[32];
+
+	if (len == strlen("n_logprob") && memcmp(name, "n_logprob", len) == 0)
+		return "logprobs";
+	snprintf(spelled, sizeof(spelled), "%.*s", (int)len, name);
+	for (char *p = spelled; *p; p++)
+		if (*p == '_')
+			*p = '-';
+	for (const struct option *o = options; o->name; o++)
+		if (strcmp(o->name, spelled) == 0)
+			return o->name;
+	return NULL;
+}
+
+int sampling_refused(const struct cli *cli, const char *sentence)
+{
+	static const char letters[] = "abcdefghijklmnopqrstuvwxyz_";
+	char text[512] = "";
+	size_t n = 0;
+
+	for (const char *p = sentence; *p && n < sizeof(text); p += strcspn(p, letters)) {
+		size_t len = strspn(p, letters), rest = strcspn(p + len, letters);
+		/* A plain word is a parameter only where the sentence begins with it. */
+		const char *option =
+			p == sentence || memchr(p, '_', len) ? option_of(p, len) : NULL;
+		n += (size_t)snprintf(text + n, sizeof(text) - n, "%s%.*s%.*s", option ? "--" : "",
+			option ? (int)strlen(option) : (int)len, option ? option : p, (int)rest,
+			p + len);
+		p += len;
+	}
+	return cli_failed(cli, "%s", text);
 }

@@ -135,11 +135,13 @@ static void test_sampling_flags(void **state)
 	REFUSED(2, "--seed", "generate", "--seed", "18446744073709551616", "x");
 	REFUSED(2, "--seed", "generate", "--seed", "0x10", "x");
 	REFUSED(2, "--temperature", "generate", "--temperature", "1,5", "x");
-	REFUSED(1, "temperature", "generate", "--temperature", "-1", "x");
-	REFUSED(1, "top_k", "generate", "--top-k", "-1", "x");
-	REFUSED(1, "top_p", "generate", "--top-p", "2", "x");
-	REFUSED(1, "min_p", "generate", "--min-p", "-1", "x");
-	REFUSED(1, "64", "generate", "--json", "--logprobs", "65", "x");
+	REFUSED(1, ": --temperature is -1:", "generate", "--temperature", "-1", "x");
+	REFUSED(1, ": --top-k is -1: it must be 0 or more", "generate", "--top-k", "-1", "x");
+	REFUSED(1, "--top-p is 2: it must lie in (0, 1]", "generate", "--top-p", "2", "x");
+	REFUSED(1, "--min-p", "generate", "--min-p", "-1", "x");
+	REFUSED(1, "--min-tokens is 5, above --max-tokens, 4", "generate", "--min-tokens", "5",
+		"-n", "4", "x");
+	REFUSED(1, "--logprobs is 65: at most 64", "generate", "--json", "--logprobs", "65", "x");
 	REFUSED(2, "--json", "generate", "--logprobs", "5", "x");
 }
 
