@@ -14,8 +14,8 @@ static json_t *session_json(const struct nsv_session *se)
 	for (uint32_t i = 0; i < se->ch.geom.n_slot; i++)
 		n_live += se->slots[i].phase != NSV_PHASE_FREE &&
 		          se->slots[i].phase != NSV_PHASE_ENDED;
-	return json_pack("{s:I, s:i, s:i, s:i, s:i, s:I}", "id", (json_int_t)se->id, "uid",
-		(int)se->uid, "pid", (int)se->pid, "slots", (int)se->ch.geom.n_slot, "requests",
+	return json_pack("{s:I, s:I, s:i, s:i, s:i, s:I}", "id", (json_int_t)se->id, "uid",
+		(json_int_t)se->uid, "pid", (int)se->pid, "slots", (int)se->ch.geom.n_slot, "requests",
 		(int)n_live, "bytes", (json_int_t)se->memory);
 }
 

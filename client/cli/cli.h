@@ -158,10 +158,18 @@ json_t *json_text(const char *text, size_t len);
 /* Prints and frees an object. 0 or EXIT_FAILED. */
 int output_json(const struct cli *cli, json_t *object);
 
-/* Commands, one a file */
+/* table.c */
+
+/* A status of the daemon's, a line a field. before: an earlier one, so many seconds ago, to show how
+ * fast counters grow; or NULL. */
+void print_table(json_t *status, const json_t *before, double seconds);
+
+/* Commands */
 int cmd_generate(const struct cli *cli, int argc, char **argv);
 int cmd_chat(const struct cli *cli, int argc, char **argv);
 int cmd_tokenize(const struct cli *cli, int argc, char **argv);
 int cmd_status(const struct cli *cli, int argc, char **argv);
+int cmd_top(const struct cli *cli, int argc, char **argv);
+int cmd_models(const struct cli *cli, int argc, char **argv);
 
 #endif

@@ -1,4 +1,4 @@
-/* nanoserve: the command line. A table of commands; each has a file of its own. */
+/* nanoserve: the command line. A table of commands. */
 #include "client/cli/cli.h"
 
 #include <errno.h>
@@ -50,6 +50,15 @@ static const struct command commands[] = {
 	{"status", cmd_status, "show what the daemon does",
 		"usage: nanoserve [--socket PATH] status [--json]\n\n"
 		"      --json            the daemon's own JSON text\n"},
+	{"top", cmd_top, "show it again and again",
+		"usage: nanoserve [--socket PATH] top [OPTION]...\n\n"
+		"The status, refreshed, and how fast the counters grow. Ctrl-C leaves.\n\n"
+		"  -d, --delay SECONDS   between two rounds [1]\n"
+		"  -n, --rounds N        end after N rounds [0: never]\n"},
+	{"models", cmd_models, "list model files",
+		"usage: nanoserve models [--json] [FOLDER]\n\n"
+		"The model files (*.gguf) of FOLDER [the cache: ~/.cache/nanoserve/models].\n\n"
+		"      --json            a list of {\"path\", \"bytes\"}\n"},
 };
 
 #define N_COMMAND (sizeof(commands) / sizeof(commands[0]))

@@ -1,84 +1,67 @@
-/* nanoserve status: the daemon's JSON text, as it is or as a table. The table shows every field
- * that the daemon sends, so that it needs no change when one is added. */
+/* nanoserve status: what the daemon does, once; nanoserve top: again and again, with rates. */
 #include "client/cli/cli.h"
 
 #include <stdio.h>
-#include <string.h>
+#include <time.h>
+#include <unistd.h>
 
-#define NAME_WIDTH 28
+#define CLEAR_SCREEN "\033[H\033[J"
 
-static void print_value(const char *name, const json_t *value)
-{
-	printf("%-*s ", NAME_WIDTH, name);
-	if (json_is_string(value))
-		output_text(json_string_value(value), json_string_length(value));
-	else if (json_is_integer(value))
-		printf("%lld", (long long)json_integer_value(value));
-	else if (json_is_real(value))
-		printf("%.3f", json_real_value(value));
-	else if (json_is_boolean(value))
-		fputs(json_is_true(value) ? "yes" : "no", stdout);
-	else
-		putchar('-');
-	putchar('\n');
-}
-
-static void print_any(const char *name, json_t *value);
-
-/* "outer.inner"; a name that does not fit is cut. */
-static void print_member(const char *outer, const char *inner, json_t *value)
-{
-	char name[128];
-
-	snprintf(name, sizeof(name), "%s%s%s", outer, *outer ? "." : "", inner);
-	print_any(name, value);
-}
-
-/* Nested no deeper than the parser allows. */
-static void print_any(const char *name, json_t *value)
-{
-	if (json_is_object(value)) {
-		for (void *i = json_object_iter(value); i; i = json_object_iter_next(value, i))
-			print_member(name, json_object_iter_key(i), json_object_iter_value(i));
-	} else if (json_is_array(value)) {
-		for (size_t i = 0; i < json_array_size(value); i++) {
-			char index[24];
-			snprintf(index, sizeof(index), "%zu", i);
-			print_member(name, index, json_array_get(value, i));
-		}
-	} else {
-		print_value(name, value);
-	}
-}
-
-static int print_table(const struct cli *cli, const struct nsv_client_chunk *c)
-{
-	json_error_t error;
-	json_t *status = json_loadb(c->text, c->text_len, 0, &error);
-
-	if (!status)
-		return cli_failed(cli, "the daemon's status is no JSON: %s", error.text);
-	output_init();
-	print_any("", status);
-	json_decref(status);
-	return EXIT_DONE;
-}
-
-static int run(const struct cli *cli, struct nsv_client *client, bool json)
+/* The daemon's JSON text into chunk, which is the request's: free that afterwards. */
+static int ask(const struct cli *cli, struct nsv_client *client, struct nsv_request **ret_request,
+	struct nsv_client_chunk *ret_chunk)
 {
 	struct nsv_client_result result;
+
+	*ret_request = NULL;
+	if (nsv_client_status(client, ret_request) < 0)
+		return cli_failed(cli, "%s", nsv_client_error(client));
+	return cli_finish(
+		cli, client, *ret_request, nsv_request_collect(*ret_request, -1, ret_chunk), &result);
+}
+
+/* The daemon's state: the caller's to free. */
+static int get_status(const struct cli *cli, struct nsv_client *client, json_t **ret_status)
+{
 	struct nsv_client_chunk chunk;
 	struct nsv_request *r;
+	json_error_t error;
+	int ret = ask(cli, client, &r, &chunk);
 
-	if (nsv_client_status(client, &r) < 0)
-		return cli_failed(cli, "%s", nsv_client_error(client));
-	int ret = cli_finish(cli, client, r, nsv_request_collect(r, -1, &chunk), &result);
+	if (ret == EXIT_DONE) {
+		*ret_status = json_loadb(chunk.text, chunk.text_len, 0, &error);
+		if (!*ret_status)
+			ret = cli_failed(
+				cli, "the daemon's status is no JSON: %s", error.text);
+	}
+	nsv_request_free(r);
+	return ret;
+}
+
+static int print_json(const struct cli *cli, struct nsv_client *client)
+{
+	struct nsv_client_chunk chunk;
+	struct nsv_request *r;
+	int ret = ask(cli, client, &r, &chunk);
+
+	if (ret == EXIT_DONE) {
+		fwrite(chunk.text, 1, chunk.text_len, stdout);
+		putchar('\n');
+	}
+	nsv_request_free(r);
+	return ret;
+}
+
+static int print_once(const struct cli *cli, struct nsv_client *client)
+{
+	json_t *status;
+	int ret = get_status(cli, client, &status);
+
 	if (ret != EXIT_DONE)
 		return ret;
-	if (!json)
-		return print_table(cli, &chunk);
-	fwrite(chunk.text, 1, chunk.text_len, stdout);
-	putchar('\n');
+	output_init();
+	print_table(status, NULL, 0);
+	json_decref(status);
 	return EXIT_DONE;
 }
 
@@ -104,7 +87,77 @@ int cmd_status(const struct cli *cli, int argc, char **argv)
 		return cli_usage(cli, "takes no argument: %s", argv[optind]);
 	int ret = cli_open(cli, 0, 1, &client);
 	if (ret == 0)
-		ret = run(cli, client, json);
+		ret = json ? print_json(cli, client) : print_once(cli, client);
+	nsv_client_close(client);
+	return ret;
+}
+
+/* ---- top */
+
+static double now_s(void)
+{
+	struct timespec ts;
+
+	clock_gettime(CLOCK_MONOTONIC, &ts);
+	return (double)ts.tv_sec + (double)ts.tv_nsec / 1e9;
+}
+
+/* `rounds` times (0: without end), `pause_s` seconds apart; on a terminal over the last one. */
+static int watch(const struct cli *cli, struct nsv_client *client, uint32_t rounds, uint32_t pause_s)
+{
+	json_t *before = NULL, *status;
+	double before_s = 0;
+	int ret = EXIT_DONE;
+
+	output_init();
+	for (uint32_t i = 0; rounds == 0 || i < rounds; i++) {
+		if (i > 0)
+			sleep(pause_s);
+		ret = get_status(cli, client, &status);
+		if (ret != EXIT_DONE)
+			break;
+		double at = now_s();
+		if (isatty(STDOUT_FILENO))
+			fputs(CLEAR_SCREEN, stdout);
+		else if (i > 0)
+			putchar('\n');
+		print_table(status, before, at - before_s);
+		json_decref(before);
+		before = status;
+		before_s = at;
+	}
+	json_decref(before);
+	return ret;
+}
+
+int cmd_top(const struct cli *cli, int argc, char **argv)
+{
+	static const struct option options[] = {
+		{"delay", required_argument, NULL, 'd'},
+		{"rounds", required_argument, NULL, 'n'},
+		{"help", no_argument, NULL, 'h'},
+		{0},
+	};
+	struct nsv_client *client = NULL;
+	uint32_t rounds = 0, pause_s = 1;
+	int option, ret = 0;
+
+	while (ret == 0 && (option = getopt_long(argc, argv, "d:n:h", options, NULL)) != -1) {
+		if (option == 'h')
+			return cli_help(cli);
+		if (option == '?')
+			return EXIT_USAGE;
+		if (option == 'd')
+			ret = cli_parse_u32(cli, "--delay", optarg, &pause_s);
+		else
+			ret = cli_parse_u32(cli, "--rounds", optarg, &rounds);
+	}
+	if (ret == 0 && optind < argc)
+		ret = cli_usage(cli, "takes no argument: %s", argv[optind]);
+	if (ret == 0)
+		ret = cli_open(cli, 0, &client);
+	if (ret == 0)
+		ret = watch(cli, client, rounds, pause_s);
 	nsv_client_close(client);
 	return ret;
 }

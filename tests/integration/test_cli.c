@@ -6,6 +6,7 @@
 #include <signal.h>
 #include <stdarg.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 
 #include <cmocka.h>
@@ -256,6 +257,23 @@ static void test_tokenize(void **state)
 	REFUSED(2, "missing", "tokenize");
 }
 
+/* 0: the line of this name ends like that. */
+static int line_of(const char *name, const char *end)
+{
+	const char *at = strstr(out, name), *newline = at ? strchr(at, '\n') : NULL;
+
+	return newline ? strncmp(newline + 1 - strlen(end), end, strlen(end)) : -1;
+}
+
+static int count(const char *text, const char *what)
+{
+	int n = 0;
+
+	for (const char *p = text; (p = strstr(p, what)); p += strlen(what))
+		n++;
+	return n;
+}
+
 static void test_status(void **state)
 {
 	(void)state;
@@ -267,12 +285,62 @@ static void test_status(void **state)
 	json_decref(o);
 	assert_int_equal(CLI(NULL, "status"), 0);
 	assert_non_null(strstr(out, "model.name"));
+	assert_int_equal(line_of("model.context", " 512\n"), 0);
+	assert_int_equal(line_of("memory.weights", "iB\n"), 0);
+	assert_int_equal(line_of("uptime ", " s\n"), 0);
+	assert_non_null(strstr(out, "\n  id "));
 	REFUSED(2, "no argument", "status", "now");
+}
+
+/* Three looks, the later ones with rates; what was computed in between shows. */
+static void test_top(void **state)
+{
+	(void)state;
+
+	assert_int_equal(CLI(NULL, "top", "--delay", "0", "-n", "3"), 0);
+	assert_int_equal(count(out, "model.name"), 3);
+	assert_int_equal(count(out, "counters.output_tokens"), 3);
+	assert_true(count(out, "/s\n") >= 2 && count(out, "\033") == 0);
+	REFUSED(2, "--rounds", "top", "-n", "x");
+	REFUSED(2, "no argument", "top", "now");
+}
+
+static void test_models(void **state)
+{
+	char folder[] = "/tmp/nanoserve-models-XXXXXX", path[64];
+	(void)state;
+
+	assert_non_null(mkdtemp(folder));
+	assert_int_equal(CLI(NULL, "models", folder), 0);
+	assert_string_equal(out, "");
+	assert_non_null(strstr(err, "no model files"));
+	snprintf(path, sizeof(path), "%s/b.gguf", folder);
+	assert_int_equal(symlink(model, path), 0);
+	snprintf(path, sizeof(path), "%s/other.txt", folder);
+	assert_int_equal(symlink(model, path), 0);
+	assert_int_equal(CLI(NULL, "models", folder), 0);
+	assert_int_equal(count(out, "\n"), 1);
+	assert_non_null(strstr(out, "/b.gguf\n"));
+	assert_int_equal(CLI(NULL, "models", "--json", folder), 0);
+	json_t *o = printed();
+	struct stat st;
+	assert_int_equal(stat(model, &st), 0);
+	assert_int_equal(json_array_size(o), 1);
+	assert_int_equal(json_integer_value(json_object_get(json_array_get(o, 0), "bytes")),
+		st.st_size);
+	json_decref(o);
+	unlink(path);
+	snprintf(path, sizeof(path), "%s/b.gguf", folder);
+	unlink(path);
+	rmdir(folder);
+	REFUSED(1, "Not a directory", "models", model);
+	REFUSED(2, "one folder", "models", "a", "b");
 }
 
 static void test_help_and_usage(void **state)
 {
-	static const char *const commands[] = {"generate", "chat", "tokenize", "status"};
+	static const char *const commands[] = {
+		"generate", "chat", "tokenize", "status", "top", "models"};
 	(void)state;
 
 	for (size_t i = 0; i < NSV_ARRAY_LEN(commands); i++) {
@@ -284,7 +352,7 @@ static void test_help_and_usage(void **state)
 	assert_non_null(strstr(out, "Exit codes"));
 	assert_int_equal(CLI(NULL, "--version"), 0);
 	assert_non_null(strstr(out, "nanoserve "));
-	REFUSED(2, "no such command: top", "top");
+	REFUSED(2, "no such command: bottom", "bottom");
 	REFUSED(2, "missing", "--");
 	REFUSED(2, "empty", "--socket", "", "status");
 	REFUSED(3, "/nonexistent", "--socket", "/nonexistent", "status");
@@ -474,6 +542,8 @@ int main(void)
 		cmocka_unit_test(test_messages_that_are_wrong),
 		cmocka_unit_test(test_tokenize),
 		cmocka_unit_test(test_status),
+		cmocka_unit_test(test_top),
+		cmocka_unit_test(test_models),
 		cmocka_unit_test(test_help_and_usage),
 		cmocka_unit_test(test_the_environment_names_the_socket),
 		cmocka_unit_test(test_lost_output_is_a_failure),
