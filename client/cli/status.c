@@ -155,7 +155,7 @@ int cmd_top(const struct cli *cli, int argc, char **argv)
 	if (ret == 0 && optind < argc)
 		ret = cli_usage(cli, "takes no argument: %s", argv[optind]);
 	if (ret == 0)
-		ret = cli_open(cli, 0, &client);
+		ret = cli_open(cli, 0, 1, &client);
 	if (ret == 0)
 		ret = watch(cli, client, rounds, pause_s);
 	nsv_client_close(client);
