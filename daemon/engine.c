@@ -116,6 +116,23 @@ static int make_sampler(struct nsv_engine *e)
 	return ret;
 }
 
+static int make_model(struct nsv_engine *e, const struct nsv_engine_config *c,
+	const struct nsv_gguf *g, int *keep_fd, struct nsv_err *err)
+{
+	struct nsv_model_keep keep = {.fd = *keep_fd};
+	struct nsv_model_config mc = {.max_row = c->batch_tokens,
+		.max_out = nsv_exec_max_out(c->max_requests),
+		.keep = &keep};
+	int ret = nsv_model_new(g, e->info.backend, e->team, &mc, &e->model, err);
+
+	if (ret == 0 && *keep_fd >= 0 && !keep.taken)
+		nsv_warning("the weights of the daemon before are not taken over: %s",
+			keep.why.text);
+	*keep_fd = keep.fd;
+	e->info.adopted_weights = keep.taken;
+	return ret;
+}
+
 static int build(struct nsv_engine *e, const struct nsv_engine_config *c,
 	struct nsv_engine_keep *keep, const struct nsv_gguf *g, struct nsv_err *err)
 {
@@ -135,8 +152,7 @@ static int build(struct nsv_engine *e, const struct nsv_engine_config *c,
 	ret = nsv_team_new(e->info.threads, &e->team);
 	if (ret < 0)
 		return nsv_fail(err, ret, "%u threads: %s", e->info.threads, strerror(-ret));
-	ret = nsv_model_new(g, e->info.backend, e->team, c->batch_tokens,
-		nsv_exec_max_out(c->max_requests), &e->model, err);
+	ret = make_model(e, c, g, &keep->weights_fd, err);
 	if (ret < 0)
 		return ret;
 	e->info.desc = nsv_model_get_desc(e->model);

@@ -54,6 +54,18 @@ struct nsv_scratch {
 	size_t attention_len;
 };
 
+#define NSV_WEIGHTS_MAGIC 0x535447575f56534eull /* "NSV_WGTS" */
+#define NSV_WEIGHTS_MAJOR 1u
+
+/* First page of the weights region. */
+struct nsv_weights_head {
+	uint64_t magic; /* written last: a region without it was never whole */
+	uint32_t major, head_len;
+	uint64_t region_len;
+	uint64_t model_id;
+	uint64_t layout_id; /* backend, instruction set, numerics, and every place */
+};
+
 struct nsv_model {
 	struct nsv_model_desc desc;
 	const struct nsv_backend *backend;
@@ -76,10 +88,23 @@ struct nsv_model {
 /* Up to this many rows every member works row by row for itself: cheaper than to meet. */
 #define NSV_OWN_ROWS 4u
 
-/* Finds and checks every tensor, makes the region, packs. */
-int nsv_model_load(struct nsv_model *m, const struct nsv_gguf *g, struct nsv_err *err);
+/* Finds and checks every tensor, makes the region, packs; or takes what was kept (may be NULL). */
+int nsv_model_load(struct nsv_model *m, const struct nsv_gguf *g, struct nsv_model_keep *keep,
+	struct nsv_err *err);
 int nsv_scratch_init(struct nsv_model *m, struct nsv_err *err);
 void nsv_scratch_deinit(struct nsv_scratch *s); /* half-built is fine */
+
+#define NSV_HASH_START 0xcbf29ce484222325ull
+
+/* FNV-1a, for fingerprints. */
+static inline uint64_t nsv_hash(uint64_t h, const void *data, size_t len)
+{
+	const unsigned char *p = data;
+
+	for (size_t i = 0; i < len; i++)
+		h = (h ^ p[i]) * 0x100000001b3ull;
+	return h;
+}
 
 static inline uint32_t nsv_n_q(const struct nsv_model_desc *d)
 {

@@ -13,33 +13,24 @@
 #define SAMPLES 16
 #define SAMPLE_LEN 64
 
-static uint64_t hash(uint64_t h, const void *data, size_t len)
-{
-	const unsigned char *p = data;
-
-	for (size_t i = 0; i < len; i++)
-		h = (h ^ p[i]) * 0x100000001b3ull;
-	return h;
-}
-
 static uint64_t hash_tensor(uint64_t h, const struct nsv_tensor *t)
 {
 	size_t len = nsv_min(t->len, SAMPLE_LEN), room = t->len - len;
 
-	h = hash(h, t->name.p, t->name.len);
-	h = hash(h, &t->dtype, sizeof(t->dtype));
-	h = hash(h, t->dim, sizeof(t->dim));
+	h = nsv_hash(h, t->name.p, t->name.len);
+	h = nsv_hash(h, &t->dtype, sizeof(t->dtype));
+	h = nsv_hash(h, t->dim, sizeof(t->dim));
 	for (size_t i = 0; i < SAMPLES; i++)
-		h = hash(h, (const char *)t->data + room / (SAMPLES - 1) * i, len);
+		h = nsv_hash(h, (const char *)t->data + room / (SAMPLES - 1) * i, len);
 	return h;
 }
 
 static uint64_t fingerprint(const struct nsv_gguf *g, const struct nsv_model_desc *desc)
 {
 	size_t file_len = nsv_gguf_file_len(g);
-	uint64_t h = hash(0xcbf29ce484222325ull, desc, sizeof(*desc));
+	uint64_t h = nsv_hash(NSV_HASH_START, desc, sizeof(*desc));
 
-	h = hash(h, &file_len, sizeof(file_len));
+	h = nsv_hash(h, &file_len, sizeof(file_len));
 	for (size_t i = 0; i < nsv_gguf_n_tensor(g); i++)
 		h = hash_tensor(h, nsv_gguf_tensor_at(g, i));
 	return h;
@@ -70,35 +61,36 @@ static int set_rope_freq(struct nsv_model *m, struct nsv_err *err)
 }
 
 int nsv_model_new(const struct nsv_gguf *g, const struct nsv_backend *backend,
-	struct nsv_team *team, uint32_t max_row, uint32_t max_out, struct nsv_model **ret_model,
+	struct nsv_team *team, const struct nsv_model_config *config, struct nsv_model **ret_model,
 	struct nsv_err *err)
 {
 	struct nsv_model *m;
 	int ret;
 
-	if (max_row == 0 || max_row > MAX_ROW || max_out == 0)
+	if (config->max_row == 0 || config->max_row > MAX_ROW || config->max_out == 0)
 		return nsv_fail(err, -EINVAL, "%u rows and %u outputs a step, expected 1 to %u",
-			max_row, max_out, MAX_ROW);
+			config->max_row, config->max_out, MAX_ROW);
 	m = calloc(1, sizeof(*m));
 	if (!m)
 		return nsv_fail(err, -ENOMEM, "no memory for the model");
 	m->weights = NSV_REGION_NONE;
 	m->backend = backend;
 	m->team = team;
-	m->max_row = max_row;
-	m->max_out = (uint32_t)nsv_min(max_out, max_row);
+	m->max_row = config->max_row;
+	m->max_out = (uint32_t)nsv_min(config->max_out, config->max_row);
 	ret = nsv_describe(g, &m->desc, err);
 	if (ret == 0)
 		ret = set_rope_freq(m, err);
-	if (ret == 0)
-		ret = nsv_model_load(m, g, err);
+	if (ret == 0) {
+		m->id = fingerprint(g, &m->desc);
+		ret = nsv_model_load(m, g, config->keep, err);
+	}
 	if (ret == 0)
 		ret = nsv_scratch_init(m, err);
 	if (ret < 0) {
 		nsv_model_free(m);
 		return ret;
 	}
-	m->id = fingerprint(g, &m->desc);
 	*ret_model = m;
 	return 0;
 }

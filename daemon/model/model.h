@@ -50,15 +50,27 @@ struct nsv_batch {
 	const uint32_t *out_rows;	 /* (n_out) rows whose logits are wanted, growing */
 };
 
-/* Reads and checks everything, packs the weights. `max_row` bounds n_row, `max_out` n_out: all
- * scratch is allocated here, for histories up to desc.n_ctx. `g` must outlive the model (embeddings
- * are read from it). The team is borrowed. */
+/* Packed weights that another process left. */
+struct nsv_model_keep {
+	int fd;             /* -1: none, or taken */
+	bool taken;
+	struct nsv_err why; /* not taken: what does not fit */
+};
+
+struct nsv_model_config {
+	uint32_t max_row, max_out; /* bounds of a batch's n_row and n_out */
+	struct nsv_model_keep *keep; /* NULL: none */
+};
+
+/* Reads and checks everything, and packs the weights unless those that were kept are the same: of
+ * this file, in this layout. All scratch is allocated here, for histories up to desc.n_ctx. `g` must
+ * outlive the model (embeddings are read from it). The team is borrowed. */
 int nsv_model_new(const struct nsv_gguf *g, const struct nsv_backend *backend,
-	struct nsv_team *team, uint32_t max_row, uint32_t max_out, struct nsv_model **ret_model,
+	struct nsv_team *team, const struct nsv_model_config *config, struct nsv_model **ret_model,
 	struct nsv_err *err);
 void nsv_model_free(struct nsv_model *m);
 const struct nsv_model_desc *nsv_model_get_desc(const struct nsv_model *m);
-/* Bytes of packed weights and nanoseconds it took. */
+/* Bytes of packed weights and nanoseconds it took to have them. */
 void nsv_model_weights(const struct nsv_model *m, size_t *ret_len, uint64_t *ret_ns);
 /* The region's descriptor, borrowed. */
 int nsv_model_weights_fd(const struct nsv_model *m);

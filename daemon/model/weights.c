@@ -4,10 +4,12 @@
 #include "daemon/model/model-impl.h"
 
 #include <string.h>
+#include <sys/mman.h>
 
 #include "daemon/clock.h"
 
 #define ALIGN 64
+#define MAX_SAMPLE (8u << 20)
 #define TENSORS_A_LAYER 16
 #define TENSORS_BESIDE 3 /* embedding, last norm, head */
 
@@ -19,7 +21,7 @@ struct name {
 struct packing {
 	uint32_t n_m;
 	struct nsv_matrix m[NSV_MAX_FUSED];
-	size_t off;
+	size_t off, len;
 };
 
 /* A vector of floats that is copied as it is. */
@@ -146,6 +148,7 @@ static int add_part(struct loader *l, struct nsv_product *p, const struct nsv_ma
 	if (r < 0)
 		return r;
 	pack->n_m = n_m;
+	pack->len = len;
 	memcpy(pack->m, m, n_m * sizeof(*m));
 	l->n_packing++;
 	p->part[p->n].off = pack->off;
@@ -315,6 +318,120 @@ static int place_all(struct loader *l)
 	return r < 0 ? r : refuse_unused(l);
 }
 
+/* ---- The region's head, and a region that was kept */
+
+static uint64_t hash_text(uint64_t h, const char *text)
+{
+	return nsv_hash(h, text, strlen(text) + 1);
+}
+
+/* What the bytes of the region depend on beside the file. */
+static uint64_t layout_id(const struct loader *l)
+{
+	const struct nsv_backend *b = l->m->backend;
+	uint64_t h = hash_text(hash_text(NSV_HASH_START, b->name), b->isa());
+
+	h = nsv_hash(h, &b->numerics, sizeof(b->numerics));
+	for (size_t i = 0; i < l->n_packing; i++) {
+		h = nsv_hash(h, &l->packings[i].off, sizeof(l->packings[i].off));
+		h = nsv_hash(h, &l->packings[i].len, sizeof(l->packings[i].len));
+	}
+	for (size_t i = 0; i < l->n_copying; i++)
+		h = nsv_hash(h, &l->copyings[i].off, sizeof(l->copyings[i].off));
+	return h;
+}
+
+static struct nsv_weights_head make_head(const struct loader *l, size_t region_len)
+{
+	return (struct nsv_weights_head){.major = NSV_WEIGHTS_MAJOR,
+		.head_len = sizeof(struct nsv_weights_head),
+		.region_len = region_len,
+		.model_id = l->m->id,
+		.layout_id = layout_id(l)};
+}
+
+static int check_head(const struct loader *l, const struct nsv_region *r, struct nsv_err *err)
+{
+	const struct nsv_weights_head *h = r->map;
+	struct nsv_weights_head want = make_head(l, r->len);
+
+	if (__atomic_load_n(&h->magic, __ATOMIC_ACQUIRE) != NSV_WEIGHTS_MAGIC)
+		return nsv_fail(err, -EPROTO, "they were never packed to the end");
+	if (h->major != want.major || h->head_len != want.head_len)
+		return nsv_fail(err, -EPROTO, "their format is %u, this is %u", h->major,
+			want.major);
+	if (h->model_id != want.model_id)
+		return nsv_fail(err, -EPROTO, "they are of model %016llx, this is %016llx",
+			(unsigned long long)h->model_id, (unsigned long long)want.model_id);
+	if (h->layout_id != want.layout_id || h->region_len != want.region_len)
+		return nsv_fail(err, -EPROTO, "they are packed for another backend or build");
+	return 0;
+}
+
+/* The smallest of a type, of those that are packed in no time. */
+static bool is_sample(const struct loader *l, size_t i)
+{
+	const struct packing *p = &l->packings[i];
+
+	if (p->len > MAX_SAMPLE)
+		return false;
+	for (size_t k = 0; k < l->n_packing; k++) {
+		const struct packing *q = &l->packings[k];
+		if (q->m[0].dtype == p->m[0].dtype &&
+			(q->len < p->len || (q->len == p->len && k < i)))
+			return false;
+	}
+	return true;
+}
+
+/* Packed again it must be the same: this is what finds a layout that changed without its numbers. */
+static int check_sample(const struct loader *l, const struct packing *p,
+	const struct nsv_region *r, struct nsv_err *err)
+{
+	const struct nsv_part alone = {.index = 0, .count = 1};
+	void *again = NULL;
+
+	if (posix_memalign(&again, ALIGN, p->len) != 0)
+		return nsv_fail(err, -ENOMEM, "no memory to compare them");
+	memset(again, 0, p->len);
+	l->m->backend->weight_pack(&alone, p->m, p->n_m, again);
+	bool same = memcmp(again, (const char *)r->map + p->off, p->len) == 0;
+	free(again);
+	return same ? 0 : nsv_fail(err, -EPROTO, "their bytes are not what this build packs");
+}
+
+static int check_copies(const struct loader *l, const struct nsv_region *r, struct nsv_err *err)
+{
+	for (size_t i = 0; i < l->n_copying; i++) {
+		const struct copying *c = &l->copyings[i];
+		if (memcmp((const char *)r->map + c->off, c->tensor->data, c->tensor->len) != 0)
+			return nsv_fail(err, -EPROTO, "their vectors are not the file's");
+	}
+	return 0;
+}
+
+static bool take_kept(struct loader *l, struct nsv_model_keep *keep)
+{
+	struct nsv_region r;
+	size_t len = l->len;
+
+	nsv_align_up(len, NSV_PAGE, &len);
+	if (nsv_region_adopt(&r, keep->fd, len, false, &keep->why) < 0)
+		return false;
+	keep->fd = -1; /* the region's, which closes it if it does not fit */
+	int ret = check_head(l, &r, &keep->why);
+	if (ret == 0)
+		ret = check_copies(l, &r, &keep->why);
+	for (size_t i = 0; ret == 0 && i < l->n_packing; i++)
+		if (is_sample(l, i))
+			ret = check_sample(l, &l->packings[i], &r, &keep->why);
+	if (ret == 0)
+		l->m->weights = r;
+	else
+		nsv_region_deinit(&r);
+	return ret == 0;
+}
+
 /* ---- Packing */
 
 static void pack_member(const struct nsv_part *part, void *arg)
@@ -332,24 +449,34 @@ static void pack_member(const struct nsv_part *part, void *arg)
 	}
 }
 
+/* From here on a stray store to the weights is a fault, not a wrong answer for all time. */
+static int close_region(struct nsv_model *m, struct nsv_err *err)
+{
+	if (mprotect(m->weights.map, m->weights.len, PROT_READ) < 0)
+		return nsv_fail(err, -errno, "protecting the weights: %s", strerror(errno));
+	return 0;
+}
+
 static int pack_all(struct loader *l)
 {
 	struct nsv_model *m = l->m;
-	uint64_t start = nsv_now_ns();
 	int r = nsv_region_create(&m->weights, "nsv-weights", l->len, NSV_REGION_HUGE, l->err);
 
 	if (r < 0)
 		return r;
 	nsv_team_run(m->team, pack_member, l);
-	m->weights_len = l->len;
-	m->pack_ns = nsv_now_ns() - start;
-	return 0;
+	struct nsv_weights_head *h = m->weights.map;
+	*h = make_head(l, m->weights.len);
+	__atomic_store_n(&h->magic, NSV_WEIGHTS_MAGIC, __ATOMIC_RELEASE);
+	return close_region(m, l->err);
 }
 
-int nsv_model_load(struct nsv_model *m, const struct nsv_gguf *g, struct nsv_err *err)
+int nsv_model_load(struct nsv_model *m, const struct nsv_gguf *g, struct nsv_model_keep *keep,
+	struct nsv_err *err)
 {
-	struct loader l = {.m = m, .g = g, .err = err};
+	struct loader l = {.m = m, .g = g, .err = err, .len = NSV_PAGE};
 	size_t n = (size_t)TENSORS_A_LAYER * m->desc.n_layer + TENSORS_BESIDE;
+	uint64_t start = nsv_now_ns();
 	int r = -ENOMEM;
 
 	m->layers = calloc(m->desc.n_layer, sizeof(*m->layers));
@@ -361,8 +488,12 @@ int nsv_model_load(struct nsv_model *m, const struct nsv_gguf *g, struct nsv_err
 		goto out;
 	}
 	r = place_all(&l);
-	if (r == 0)
+	if (r == 0 && keep && keep->fd >= 0)
+		keep->taken = take_kept(&l, keep);
+	if (r == 0 && !m->weights.map)
 		r = pack_all(&l);
+	m->weights_len = l.len;
+	m->pack_ns = nsv_now_ns() - start;
 out:
 	free(l.used);
 	free(l.packings);

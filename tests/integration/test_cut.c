@@ -170,6 +170,7 @@ static void rebuild(bool without_kv)
 	nsv_world_reopen(&w, cut.world, &cut.story->config, without_kv);
 	assert_true(w.engine->info.adopted_seqs);
 	assert_int_equal(w.engine->info.adopted_kv, !without_kv);
+	assert_true(w.engine->info.adopted_weights);
 	assert_int_equal(nsv_engine_resume(w.engine), 0);
 	check_audit(&w);
 	/* A client submits again what was not taken; what it has let go of it does not miss. Answers

@@ -106,7 +106,8 @@ void model_run_open(struct model_run *r, const char *path, const struct nsv_back
 	if (nsv_gguf_open(path, &r->g, &err) < 0)
 		fail_msg("%s", err.text);
 	assert_int_equal(nsv_team_new(n_thread, &r->team), 0);
-	if (nsv_model_new(r->g, backend, r->team, max_row, max_row, &r->model, &err) < 0)
+	const struct nsv_model_config config = {.max_row = max_row, .max_out = max_row};
+	if (nsv_model_new(r->g, backend, r->team, &config, &r->model, &err) < 0)
 		fail_msg("%s", err.text);
 	r->dispatch.backend = backend;
 	r->max_row = max_row;

@@ -269,7 +269,7 @@ void nsv_world_reopen(struct nsv_world *w, const struct nsv_world *old,
 	struct nsv_engine_keep keep = {
 		.kv_fd = without_kv ? -1 : copy_region(&old->engine->kv_region),
 		.seqs_fd = copy_region(&old->engine->seqs_region),
-		.weights_fd = -1};
+		.weights_fd = dup(nsv_engine_get_keep(old->engine).weights_fd)};
 	struct nsv_engine_config c = *config;
 	struct nsv_engine_kept kept;
 

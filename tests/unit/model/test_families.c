@@ -418,7 +418,8 @@ static void open_rig(struct rig *r, const struct file *f, const struct nsv_backe
 
 	*r = (struct rig){.dispatch = {.backend = backend}};
 	assert_int_equal(nsv_team_new(1 + (uint32_t)random() % 3, &r->team), 0);
-	if (nsv_model_new(f->g, backend, r->team, N_TOKEN, N_TOKEN, &r->m, &err) < 0)
+	const struct nsv_model_config config = {.max_row = N_TOKEN, .max_out = N_TOKEN};
+	if (nsv_model_new(f->g, backend, r->team, &config, &r->m, &err) < 0)
 		fail_msg("%s", err.text);
 	r->pool = calloc((size_t)block * N_BLOCK, sizeof(float));
 	assert_non_null(r->pool);
@@ -566,7 +567,8 @@ static void expect_refused(const struct family *family, struct extra extra, cons
 	struct nsv_model *m = NULL;
 
 	assert_int_equal(nsv_team_new(1, &team), 0);
-	int ret = nsv_model_new(f.g, find_backend("reference"), team, 4, 4, &m, &err);
+	const struct nsv_model_config few = {.max_row = 4, .max_out = 4};
+	int ret = nsv_model_new(f.g, find_backend("reference"), team, &few, &m, &err);
 	if (ret >= 0 || !strstr(err.text, word))
 		fail_msg("%s: %d \"%s\", expected an error with \"%s\"", family->arch, ret,
 			err.text, word);

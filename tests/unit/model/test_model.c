@@ -412,7 +412,8 @@ static void expect_refused(struct flaw flaw, const char *word)
 	if (nsv_gguf_parse(f.p, f.len, &g, &err) < 0)
 		fail_msg("%s", err.text);
 	assert_int_equal(nsv_team_new(1, &team), 0);
-	int ret = nsv_model_new(g, find_backend("reference"), team, 4, 4, &m, &err);
+	const struct nsv_model_config few = {.max_row = 4, .max_out = 4};
+	int ret = nsv_model_new(g, find_backend("reference"), team, &few, &m, &err);
 	if (ret >= 0 || !strstr(err.text, word))
 		fail_msg("%d \"%s\", expected an error with \"%s\"", ret, err.text, word);
 	assert_null(m);
@@ -507,7 +508,8 @@ static void open_rig(
 	*r = (struct rig){.f = make_file(flaw), .dispatch = {.backend = backend}};
 	assert_int_equal(nsv_gguf_parse(r->f.p, r->f.len, &r->g, &err), 0);
 	assert_int_equal(nsv_team_new(n_thread, &r->team), 0);
-	if (nsv_model_new(r->g, backend, r->team, MAX_ROW, MAX_ROW, &r->m, &err) < 0)
+	const struct nsv_model_config config = {.max_row = MAX_ROW, .max_out = MAX_ROW};
+	if (nsv_model_new(r->g, backend, r->team, &config, &r->m, &err) < 0)
 		fail_msg("%s", err.text);
 	r->pool = calloc((size_t)block * N_BLOCK, sizeof(float));
 	assert_non_null(r->pool);
