@@ -90,7 +90,7 @@ $(B)/tests/%: $(B)/obj/tests/%.o $(call obj,$(TOOL_SRC)) $(call obj,$(CLIENT_SRC
 	$(call say,LD,$@)
 	$(Q)$(CC) $(LDFLAGS_ALL) -o $@ $^ $(LIBS_DAEMON) -ldl -lcmocka
 
-$(B)/tests/integration/test_restart: | $(FDSTORE)
+$(B)/tests/integration/test_restart: | $(FDSTORE) $(B)/tests/stress/kills
 
 # ---- Examples, built as their readers would build them
 EXAMPLES := $(patsubst client/examples/%.c,$(B)/examples/%,$(wildcard client/examples/*.c))
@@ -112,7 +112,7 @@ $(B)/fuzz/%: $(B)/obj/tests/fuzz/%.o $(call obj,tests/tools/gguf_write.c $(CLIEN
 # ---- What people type
 MODEL := $(shell echo $${XDG_CACHE_HOME:-$$HOME/.cache})/nanoserve/models/SmolLM2-135M-Instruct.Q4_1.gguf
 
-.PHONY: all demo model check check-tests check-asan check-tsan check-valgrind check-abi update-abi lint format fuzz soak chaos bench cuda install help clean
+.PHONY: all kills demo model check check-tests check-asan check-tsan check-valgrind check-abi update-abi lint format fuzz soak chaos bench cuda install help clean
 
 demo: ## install what is missing, build, fetch the default model, answer a prompt
 	@tests/tools/install-deps.sh build
@@ -180,6 +180,11 @@ chaos: all $(B)/tests/stress/chaos ## LIVES= (10,000) hostile lives beside an ho
 	@$(B)/tests/stress/chaos $(LIVES)
 
 STEPS ?= 10000000
+KILLS := $(B)/tests/stress/kills
+N ?= 1000
+kills: all $(KILLS) $(FDSTORE) ## kill the daemon N= (1,000) times under streams that must not notice
+	@$(KILLS) $(N)
+
 soak: $(B)/tests/unit/daemon/test_sched_soak ## drive scheduler, cache and audit through STEPS= (10,000,000) random steps
 	@NANOSERVE_SOAK_STEPS=$(STEPS) $<
 

@@ -383,6 +383,19 @@ static void test_many_sessions(void **state)
 	check_audit();
 }
 
+/* `make kills`, in short. */
+static void test_kills_at_random_instants(void **state)
+{
+	const char *argv[] = {nsv_test_program("tests/stress/kills"), "10", "tiny", NULL};
+	char out[4096], err[8192];
+	(void)state;
+
+	int status = nsv_test_run(argv, NULL, out, sizeof(out), err, sizeof(err));
+	if (status != 0)
+		fail_msg("%d: %s%s", status, out, err);
+	assert_non_null(strstr(out, " 0 lost"));
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -394,6 +407,7 @@ int main(void)
 		cmocka_unit_test(test_a_daemon_that_stays_away),
 		cmocka_unit_test(test_a_silent_daemon_is_not_away),
 		cmocka_unit_test(test_many_sessions),
+		cmocka_unit_test(test_kills_at_random_instants),
 	};
 
 	return cmocka_run_group_tests(tests, start, stop);
