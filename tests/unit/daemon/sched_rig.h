@@ -12,10 +12,13 @@
 
 #include <cmocka.h>
 
+/* Sizes of the rig; a test may have others. */
+#ifndef N_SEQ
 #define N_SEQ 32
 #define CAP 64
 #define BLOCK 4
 #define MAX_BLOCK 128
+#endif
 
 struct rig_seq {
 	uint32_t max_token; /* 0: as much as its table takes */
@@ -131,6 +134,14 @@ static inline void rig_move(struct rig *r)
 			sizeof(r->content[0]));
 }
 
+/* By their turns. */
+static inline bool rig_before(const struct rig *r, uint32_t a, uint32_t b)
+{
+	const struct nsv_sched_seq *qa = &r->sched.seqs[a], *qb = &r->sched.seqs[b];
+
+	return qa->tag < qb->tag || (qa->tag == qb->tag && qa->arrival < qb->arrival);
+}
+
 /* Does what the engine and a model do with a plan, and finds that every row sees the history of its
  * own tokens. */
 static inline void rig_carry_out(struct rig *r)
@@ -174,6 +185,18 @@ static inline void rig_step(struct rig *r)
 	}
 	rig_audit(r);
 	rig_spoil_free(r);
+}
+
+/* Who goes first of all that are there and not paused; N_SEQ: nobody. */
+static inline uint32_t rig_oldest(const struct rig *r)
+{
+	uint32_t oldest = N_SEQ;
+
+	for (uint32_t i = 0; i < N_SEQ; i++)
+		if (r->sched.seqs[i].where && !r->sched.seqs[i].paused &&
+			(oldest == N_SEQ || rig_before(r, i, oldest)))
+			oldest = i;
+	return oldest;
 }
 
 /* What the last plan says of a sequence; NULL: nothing. */

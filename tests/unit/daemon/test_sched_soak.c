@@ -131,25 +131,10 @@ static void set_rooms(struct soak *k)
 			nsv_sched_set_lp_room(&k->r.sched, i, t_below(12));
 }
 
-static uint32_t find_oldest(const struct soak *k)
-{
-	uint32_t oldest = N_SEQ;
-
-	for (uint32_t i = 0; i < N_SEQ; i++) {
-		const struct nsv_sched_seq *q = &k->r.sched.seqs[i], *o;
-		if (!q->where || q->paused)
-			continue;
-		o = oldest < N_SEQ ? &k->r.sched.seqs[oldest] : NULL;
-		if (!o || q->tag < o->tag || (q->tag == o->tag && q->arrival < o->arrival))
-			oldest = i;
-	}
-	return oldest;
-}
-
 /* The oldest that is not paused has moved, unless what it needs is under way, or its reader behind. */
 static void plan_with_progress(struct soak *k)
 {
-	uint32_t oldest = find_oldest(k);
+	uint32_t oldest = rig_oldest(&k->r);
 
 	nsv_sched_plan(&k->r.sched, &k->r.plan);
 	if (oldest == N_SEQ)
