@@ -157,14 +157,11 @@ static bool find_room(struct nsv_sched *s, struct nsv_step_plan *plan, struct ns
 static void bring_in(struct nsv_sched *s, struct nsv_step_plan *plan, struct nsv_sched_seq *q,
 	const struct nsv_prefix_hit *hit)
 {
-	uint32_t n_before = plan->n_copy + plan->n_swap_in;
-
 	if (q->n_host > hit->n_block)
 		nsv_sched_swap_in(s, plan, q);
 	else
 		nsv_sched_release_host(s, q);
 	copy_partial(s, plan, q, hit);
-	q->landing = plan->n_copy + plan->n_swap_in > n_before;
 	q->n_done = q->n_past;
 }
 

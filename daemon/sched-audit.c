@@ -32,7 +32,7 @@ static int audit_host(const struct nsv_sched *s, uint32_t seq, uint32_t *held, s
 		return nsv_fail(err, -EUCLEAN,
 			"sequence %u: %u of %u tokens in %u blocks of the host tier", seq,
 			q->n_host_token, q->n_token, q->n_host);
-	if (q->n_host > 0 && q->where == NSV_SCHED_RUNNING && !q->landing)
+	if (q->n_host > 0 && q->where == NSV_SCHED_RUNNING)
 		return nsv_fail(err, -EUCLEAN, "sequence %u runs and is swapped out", seq);
 	for (uint32_t i = 0; i < q->n_host; i++, b = s->host_next[b]) {
 		if (b < 0 || (uint32_t)b >= s->host->n_block)
@@ -49,7 +49,7 @@ static int audit_counts(
 {
 	const struct nsv_sched_seq *q = &s->seqs[seq];
 
-	if (q->where != NSV_SCHED_RUNNING && (q->table.n > 0 || q->landing))
+	if (q->where != NSV_SCHED_RUNNING && q->table.n > 0)
 		return nsv_fail(err, -EUCLEAN, "sequence %u holds %u blocks and does not run", seq,
 			q->table.n);
 	if (q->n_past > q->n_token || q->n_done > q->n_past || q->n_pending > q->n_token ||

@@ -2,6 +2,8 @@
  */
 #include "daemon/sched-impl.h"
 
+#include <assert.h>
+
 void nsv_sched_release(struct nsv_sched *s, struct nsv_sched_seq *q)
 {
 	nsv_block_table_release(&q->table, s->alloc);
@@ -69,16 +71,15 @@ void nsv_sched_swap_in(struct nsv_sched *s, struct nsv_step_plan *plan, struct n
 
 /* ---- From one to another */
 
-/* One that lands has nothing of its own in its blocks yet: what it has of the host tier it keeps.
- */
+/* Not of one that the same plan admits, whose blocks are not filled yet: what was admitted has been
+ * promised all that it needs in this plan, and so have those before it. */
 void nsv_sched_preempt(struct nsv_sched *s, struct nsv_step_plan *plan, uint32_t seq)
 {
 	struct nsv_sched_seq *q = &s->seqs[seq];
 
 	nsv_sched_unlist(s, seq);
-	if (!q->landing)
-		swap_out(s, plan, q);
-	q->landing = false;
+	assert(q->n_host == 0);
+	swap_out(s, plan, q);
 	nsv_sched_release(s, q);
 	q->n_preempt++;
 	s->n_preempt++;

@@ -272,12 +272,8 @@ void nsv_sched_copied(struct nsv_sched *s, const struct nsv_step_plan *plan)
 		return;
 	for (uint32_t i = 0; i < plan->n_copy; i++)
 		nsv_block_unref(s->alloc, plan->copies[i].from);
-	for (uint32_t i = 0; i < s->n_run; i++) {
-		struct nsv_sched_seq *q = &s->seqs[s->run[i]];
-		if (q->landing)
-			nsv_sched_release_host(s, q);
-		q->landing = false;
-	}
+	for (uint32_t i = 0; i < s->n_run; i++)
+		nsv_sched_release_host(s, &s->seqs[s->run[i]]);
 	s->n_change++;
 }
 

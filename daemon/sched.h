@@ -59,7 +59,6 @@ enum nsv_sched_where { NSV_SCHED_ABSENT = 0, NSV_SCHED_WAITING, NSV_SCHED_RUNNIN
 struct nsv_sched_seq {
 	uint8_t where;
 	bool paused, wait_for_tokens;
-	bool landing;       /* some of its blocks are filled by the last plan's swaps and copies */
 	uint32_t n_token;   /* prompt and output, the pending ones included */
 	uint32_t n_pending; /* sampled by plans whose results have not come */
 	uint32_t n_past;    /* of n_token computed, or planned to be */
@@ -76,7 +75,7 @@ struct nsv_sched_seq {
 	struct nsv_block_table table; /* storage is the caller's */
 
 	/* Swapped out: blocks of the host tier that hold its first n_host_token tokens, linked by
-	 * host_next. While it lands they are held still. */
+	 * host_next. Until the plan that swaps them in is carried out they are held still. */
 	uint32_t n_host, n_host_token;
 	int32_t host_first;
 
