@@ -112,7 +112,7 @@ $(B)/fuzz/%: $(B)/obj/tests/fuzz/%.o $(call obj,tests/tools/gguf_write.c $(CLIEN
 # ---- What people type
 MODEL := $(shell echo $${XDG_CACHE_HOME:-$$HOME/.cache})/nanoserve/models/SmolLM2-135M-Instruct.Q4_1.gguf
 
-.PHONY: all kills demo model check check-tests check-asan check-tsan check-valgrind check-abi update-abi lint format fuzz soak chaos bench cuda install help clean
+.PHONY: all kills demo model check check-tests check-asan check-tsan check-valgrind check-abi update-abi lint format fuzz soak soak-model chaos bench cuda install help clean
 
 demo: ## install what is missing, build, fetch the default model, answer a prompt
 	@tests/tools/install-deps.sh build
@@ -178,6 +178,10 @@ fuzz-run: $(FUZZ_BIN)
 LIVES ?= 10000
 chaos: all $(B)/tests/stress/chaos ## LIVES= (10,000) hostile lives beside an honest stream
 	@$(B)/tests/stress/chaos $(LIVES)
+
+MINUTES ?= 10
+soak-model: all $(B)/tests/stress/soak-model ## MINUTES= (10) of random requests to the real model with a tiny pool, each compared with its solitary run
+	@$(B)/tests/stress/soak-model $(MINUTES)
 
 STEPS ?= 10000000
 KILLS := $(B)/tests/stress/kills

@@ -180,12 +180,14 @@ static uint32_t count_live(const struct nsv_session_slot *slot, uint32_t n)
 static void refuse_branches(struct nsv_session *se, struct nsv_session_slot *slot)
 {
 	const struct nsv_job *first = slot->job;
+	uint32_t n = first->n_branch;
 
-	for (uint32_t b = first->n_branch; b-- > 0;) { /* the first goes last: it has the reason */
+	for (uint32_t b = 1; b < n; b++) {
 		slot[b].job->code = first->code;
 		slot[b].job->err = first->err;
-		refuse(se, &slot[b]);
 	}
+	for (uint32_t b = 0; b < n; b++)
+		refuse(se, &slot[b]);
 }
 
 /* It was cancelled before the engine had it. */
