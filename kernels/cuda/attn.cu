@@ -222,8 +222,9 @@ int nsv_cuda_attn_plan(struct nsv_cuda_attn *attn, const struct nsv_cuda_batch *
 static struct score make_score(const struct nsv_attn_shape *shape)
 {
 	if (shape->softcap > 0.0f)
-		return {shape->scale / shape->softcap, shape->softcap * LOG2E};
-	return {shape->scale * LOG2E, 0.0f};
+		return {shape->scale / shape->softcap, shape->softcap * LOG2E, 1.0f};
+	float scale = shape->scale * LOG2E;
+	return {scale, 0.0f, scale > 0.0f ? scale : 1.0f};
 }
 
 static int32_t log2_u32(uint32_t x)

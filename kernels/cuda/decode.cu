@@ -5,7 +5,7 @@
  *
  *     producer warp   block table -> boxes of K and V -> ring of slots (64 keys each, swizzled)
  *     4 consumer      S = Q K^T, 16 keys a warp | row maxima through shared memory |
- *     warps           P = 2^(S - m) to shared memory | O += P V, a quarter of the dims a warp
+ *     warps           P to shared memory | O += P V, a quarter of the dims a warp
  *
  *     slot: panels of 64 dims; a row is 128 bytes, its 16-byte pieces at piece ^ (row % 8)
  *     ring: K0 V0 K1 V1 ..., each slot with a full and an empty barrier
@@ -148,20 +148,15 @@ template <typename E, int D, int MT> struct consumer {
 		}
 	}
 
-	__device__ __forceinline__ void scale_scores(float s[MT][2][4])
+	__device__ __forceinline__ void prepare_scores(float s[MT][2][4])
 	{
-#pragma unroll
-		for (int mt = 0; mt < MT; mt++)
-#pragma unroll
-			for (int e = 0; e < 8; e++)
-				s[mt][e / 4][e % 4] = args.score.scaled(s[mt][e / 4][e % 4]);
-		if (args.score.cap == 0.0f)
+		if (!args.score.is_prepared())
 			return;
 #pragma unroll
 		for (int mt = 0; mt < MT; mt++)
 #pragma unroll
 			for (int e = 0; e < 8; e++)
-				s[mt][e / 4][e % 4] = args.score.capped(s[mt][e / 4][e % 4]);
+				s[mt][e / 4][e % 4] = args.score.prepared(s[mt][e / 4][e % 4]);
 	}
 
 	/* Position of the query of a row, and what it sees. */
@@ -228,15 +223,16 @@ template <typename E, int D, int MT> struct consumer {
 			float f[2];
 #pragma unroll
 			for (int half = 0; half < 2; half++) {
-				float m = next_ref(acc.m[mt][half], get_maximum(mt, half));
+				float m = next_ref(acc.m[mt][half],
+					__fmul_rn(get_maximum(mt, half), args.score.factor));
 				f[half] = exp2_fast(__fsub_rn(acc.m[mt][half], m));
 				acc.m[mt][half] = m;
 				uint32_t row = mt * 16 + half * 8 + (lane >> 2);
 #pragma unroll
 				for (int j = 0; j < 2; j++) {
 					uint32_t w = elem<E>::pack(
-						exp2_fast(__fsub_rn(s[mt][j][half * 2], m)),
-						exp2_fast(__fsub_rn(s[mt][j][half * 2 + 1], m)));
+						args.score.weight(s[mt][j][half * 2], m),
+						args.score.weight(s[mt][j][half * 2 + 1], m));
 					uint32_t at = smem.p(parity) + swizzle(row, warp * 2 + j) +
 						      (lane & 3) * 4;
 					st_shared(at, __uint_as_float(w));
@@ -308,7 +304,7 @@ template <typename E, int D, int MT> struct consumer {
 		mbar_wait(smem.full(ring.i), ring.round);
 		scores(s);
 		release();
-		scale_scores(s);
+		prepare_scores(s);
 		if (is_edge(t))
 			mask(s, t);
 		put_maxima(s);

@@ -68,8 +68,8 @@ __device__ __forceinline__ void load_slot(const decode_args &args, const CUtenso
 		mbar_arrive_expect(smem.full(ring.i), n_byte);
 	__syncwarp();
 	if (b.used)
-		tma_load_4d(smem.slot(ring.i) + b.dst, map, smem.full(ring.i), b.dim, b.tok, head,
-			b.block, policy);
+		tma_load_4d(smem.slot(ring.i) + b.panel * PANEL_BYTES + b.row * ROW_BYTES, map,
+			smem.full(ring.i), b.panel * PANEL_DIMS, b.tok, head, b.block, policy);
 	ring.next(config<D, MT>::n_slot);
 }
 

@@ -50,7 +50,7 @@ __device__ void tile_scores(const generic_args &args, tile_smem &smem, const int
 					smem.q[d], to_float(k[d * args.k_layout.dim_stride]), part);
 			for (int x = 16; x > 0; x /= 2)
 				part = __fadd_rn(part, __shfl_xor_sync(~0u, part, x));
-			sum = args.score(part);
+			sum = args.score.prepared(part);
 		}
 		if (lane == 0)
 			smem.s[i] = sum;

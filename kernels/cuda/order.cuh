@@ -4,11 +4,11 @@
  *     chunks   8 x 64 keys   8 x 128 keys          8 x 256 keys            512 each
  *     tiles    of 64 keys, a chunk is whole tiles
  *
- * A tile: s = q.k over k16 slices in order; the row's reference m becomes max(m, max s) and what
- * the chunk has is scaled to it; p = 2^(s - m) rounded to the element type (the largest is 1, with
- * no error); o += p v and l += p 1, over k16 slices of keys in order. A chunk begins with
- * o = l = 0 and no reference. The chunks of a row are folded from the first to the last by fold().
- * A tile or chunk that a row sees nothing of changes no bit of it.
+ * A tile: x = q.k over k16 slices in order; the row's reference m becomes max(m, max x f) (f: struct
+ * score) and what the chunk has is scaled to it; p = 2^(x f - m) with one rounding, then rounded to
+ * the element type (the largest is 1, with no error); o += p v and l += p 1, over k16 slices of keys
+ * in order. A chunk begins with o = l = 0 and no reference. The chunks of a row are folded from the
+ * first to the last by fold(). A tile or chunk that a row sees nothing of changes no bit of it.
  *
  * The edges depend on positions alone, so the bits depend on neither the batch nor the split. */
 #ifndef NSV_KERNELS_CUDA_ORDER_CUH
@@ -77,25 +77,28 @@ __device__ __forceinline__ float exp2_fast(float x)
 
 /* How q.k becomes an exponent of 2. */
 struct score {
-	float scale; /* of q.k, log2(e) included where there is no cap */
-	float cap;   /* 0: none; else the cap, log2(e) included */
+	float scale;  /* of q.k, log2(e) included where there is no cap */
+	float cap;    /* 0: none; else the cap, log2(e) included */
+	float factor; /* of what maxima are taken of: scale of q.k itself, or 1 of prepared() */
 
-	__device__ __forceinline__ float scaled(float qk) const
+	__host__ __device__ bool is_prepared() const
 	{
-		return __fmul_rn(qk, scale);
+		return cap != 0.0f || !(scale > 0.0f);
 	}
 
 	/* cap tanh(x), tanh(x) = 1 - 2 / (1 + e^2x) */
-	__device__ __forceinline__ float capped(float x) const
+	__device__ __forceinline__ float prepared(float qk) const
 	{
+		float x = __fmul_rn(qk, scale);
+		if (cap == 0.0f)
+			return x;
 		float e = exp2_fast(__fmul_rn(x, 2.885390082f));
 		return __fmul_rn(cap, __fsub_rn(1.0f, __fdividef(2.0f, __fadd_rn(1.0f, e))));
 	}
 
-	__device__ __forceinline__ float operator()(float qk) const
+	__device__ __forceinline__ float weight(float x, float m) const
 	{
-		float x = scaled(qk);
-		return cap == 0.0f ? x : capped(x);
+		return exp2_fast(__fmaf_rn(x, factor, -m));
 	}
 };
 

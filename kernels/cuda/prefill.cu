@@ -1,15 +1,20 @@
 /* Paged attention for many query rows a sequence: the products are the limit.
  *
  * An item is a tile of rows (query row, head of the group) x the keys of one KV head; items are
- * handed out by a counter, a sequence's and head's longest first. A block of threads:
+ * handed out by a counter, longest first among the heads whose keys the cache holds together. A
+ * block of threads:
  *
  *     scheduler warp   next item, its q -> one of two buffers
  *     loader warp      block table -> boxes of K and V -> ring of stages (64 keys each, swizzled)
- *     2 or 3           64 rows each: S = Q K^T | P = 2^(S - m), in registers | O += P V
+ *     2 or 3           64 rows each: S = Q K^T | P = 2^(S f - m), in registers | O += P V
  *     warpgroups
  *
  *     tensor cores     S1 O0 | S1' O0' | S2 O1 | ...      a warpgroup's products while the others
  *     the rest               | P1      | P1'   | ...      make weights; they take turns
+ *
+ * V has eight dims more than it has, all ones: their O is the sum of the weights. The panel of ones
+ * is one for all stages; a product's panels are equally far apart, so V's panels of a stage lie as
+ * far before it as they lie from each other.
  *
  * Chunks are folded in order (order.cuh): the same bits as decode, which has the same tiles, k16
  * slices and roundings.
@@ -24,6 +29,7 @@ namespace nsv
 
 constexpr int GROUP_THREADS = 128;	/* a warpgroup */
 constexpr int GROUP_ROWS = 64;		/* of an item */
+constexpr int64_t CACHE_BYTES = 36 << 20; /* of the second-level cache, for K and V */
 constexpr uint32_t STAGED = 1;		/* named barriers: a warpgroup's, one each */
 constexpr uint32_t TURN = STAGED + 3;	/* a warpgroup's turn on the tensor cores */
 constexpr uint32_t CLEARED = TURN + 3;	/* all consumers */
@@ -38,31 +44,47 @@ template <int D, int G> struct sizes {
 	static constexpr int q_panel_bytes = rows * ROW_BYTES;
 	static constexpr int q_bytes = n_panel * q_panel_bytes;
 	static constexpr int tile_bytes = n_panel * PANEL_BYTES;
-	static constexpr int fixed_bytes = 2 * q_bytes + 1024 + 1024; /* barriers; alignment */
-	static constexpr int room = (232448 - 1024 - fixed_bytes) / (2 * tile_bytes);
-	static constexpr int n_stage = room < 6 ? room : 6;
-	static constexpr int smem_bytes = n_stage * 2 * tile_bytes + fixed_bytes;
+	static constexpr int n_stage = D == 64 ? 6 : 4;
+	static constexpr int n_place = 2 * n_panel * n_stage + 1; /* panels of K, V and ones */
+	static constexpr int ones = D == 64 ? n_stage : 10;	  /* the place of the ones */
+	static constexpr int n_acc = D / 2 + 4;			  /* O and the sums, in a thread */
+	/* Barriers and alignment with them. */
+	static constexpr int smem_bytes = n_place * PANEL_BYTES + 2 * q_bytes + 1024 + 1024;
 	/* A multiprocessor's 64 K registers: what loading does without, consumers get. */
 	static constexpr int loader_regs = G == 2 ? 40 : 32;
 	static constexpr int consumer_regs = G == 2 ? 232 : 160;
 };
 
-/* Shared memory, by offset: stages of K and V, q, barriers. */
+/* Shared memory, by offset: panels, q, barriers. The places of panels, for D = 128:
+ *
+ *     0   1   2   3   4   5   6   7   8   9   10    11 ...
+ *     V3  K0  V2  K0  V1  V3  V2  V1  V0  V0  ones  K1 K1 K2 K2 K3 K3 */
 template <int D, int G> struct places {
 	using Z = sizes<D, G>;
 	uint32_t base;
 
-	__device__ __forceinline__ uint32_t k(int i) const
+	__device__ __forceinline__ uint32_t place(int i) const
 	{
-		return base + i * 2 * Z::tile_bytes;
+		return base + i * PANEL_BYTES;
 	}
-	__device__ __forceinline__ uint32_t v(int i) const
+	/* From a panel of V of a stage to the next, and to the ones. */
+	__device__ __forceinline__ uint32_t v_step(int stage) const
 	{
-		return k(i) + Z::tile_bytes;
+		return (D == 64 ? stage + 1 : stage ? stage + 2 : 1) * PANEL_BYTES;
+	}
+	__device__ __forceinline__ uint32_t v(int stage, int panel) const
+	{
+		return place(Z::ones) - (Z::n_panel - panel) * v_step(stage);
+	}
+	__device__ __forceinline__ uint32_t k(int stage, int panel) const
+	{
+		if (D == 64)
+			return place(Z::ones + 1 + stage);
+		return place(stage ? Z::ones - 1 + 2 * stage + panel : 1 + 2 * panel);
 	}
 	__device__ __forceinline__ uint32_t q(int i) const
 	{
-		return k(Z::n_stage) + i * Z::q_bytes;
+		return place(Z::n_place) + i * Z::q_bytes;
 	}
 	__device__ __forceinline__ uint32_t bar(int i) const
 	{
@@ -101,15 +123,32 @@ struct item {
 	tile_range tiles, keys; /* that any row sees */
 };
 
+/* Heads of a sequence whose K and V the second-level cache holds beside other things. */
+__device__ __forceinline__ int32_t heads_together(const prefill_args &args, const nsv_cuda_seq &seq)
+{
+	int64_t bytes = (int64_t)(seq.n_past + seq.n_query) * args.head_dim * 4;
+	return max((int32_t)min(CACHE_BYTES / bytes, (int64_t)args.shape.n_kv_head), 1);
+}
+
+/* Item i of a sequence: heads in sets, of a set the last row tiles first. */
+__device__ __forceinline__ int32_t item_at(
+	const prefill_args &args, const nsv_cuda_seq &seq, int32_t i, int32_t *ret_head)
+{
+	int32_t n_tile = n_item(args.shape, seq) / args.shape.n_kv_head;
+	int32_t together = heads_together(args, seq), head0 = i / (n_tile * together) * together;
+	int32_t n_head = min(together, args.shape.n_kv_head - head0);
+	i -= head0 * n_tile;
+	*ret_head = head0 + i % n_head;
+	return (n_tile - 1 - i / n_head) * args.shape.n_kv_head + *ret_head;
+}
+
 __device__ item make_item(const prefill_args &args, int64_t ticket)
 {
 	item it;
 	int32_t s = find_seq(args.ends, args.n_seq, ticket);
 	it.seq = args.seqs[s];
 	int32_t i = (int32_t)(ticket - (s ? args.ends[s - 1] : 0));
-	int32_t n_tile = n_item(args.shape, it.seq) / args.shape.n_kv_head;
-	it.kv_head = i / n_tile;
-	int32_t at = (n_tile - 1 - i % n_tile) * args.shape.n_kv_head + it.kv_head;
+	int32_t at = item_at(args, it.seq, i, &it.kv_head);
 	tile_range rows = item_rows(args.shape, it.seq, at);
 	it.row0 = at / args.shape.n_kv_head * args.shape.row_tile;
 	it.n_row = min(args.shape.row_tile, it.seq.n_query * args.shape.group - it.row0);
@@ -172,7 +211,8 @@ __device__ __forceinline__ void load_tile(const CUtensorMap *map, uint32_t dst, 
 		mbar_arrive_expect(full, n_byte);
 	__syncwarp();
 	if (b.used)
-		tma_load_4d(dst + b.dst, map, full, b.dim, b.tok, head, b.block);
+		tma_load_4d(dst + b.row * ROW_BYTES, map, full, b.panel * PANEL_DIMS, b.tok, head,
+			b.block);
 }
 
 template <int D, int G>
@@ -191,9 +231,9 @@ __device__ void load(const prefill_args &args, const places<D, G> &smem, const i
 		box b = make_box<D>(args, it.seq.table, it.keys, it.tiles.begin, lane);
 		for (int32_t t = it.tiles.begin; t < it.tiles.end; t++) {
 			uint32_t n_byte = box_bytes(args, b);
-			load_tile<D, G>(&args.k, smem.k(at.i), smem.k_full(at.i),
+			load_tile<D, G>(&args.k, smem.k(at.i, b.panel), smem.k_full(at.i),
 				smem.k_empty(at.i), at.round, b, n_byte, it.kv_head, lane);
-			load_tile<D, G>(&args.v, smem.v(at.i), smem.v_full(at.i),
+			load_tile<D, G>(&args.v, smem.v(at.i, b.panel), smem.v_full(at.i),
 				smem.v_empty(at.i), at.round, b, n_byte, it.kv_head, lane);
 			b = make_box<D>(args, it.seq.table, it.keys, t + 1, lane);
 			at.next(sizes<D, G>::n_stage);
@@ -209,12 +249,15 @@ template <typename E, int D, int G> struct prefill_consumer {
 	const prefill_args &args;
 	const places<D, G> &smem;
 	int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
-	int group = threadIdx.x / GROUP_THREADS;
+	int group = __shfl_sync(~0u, threadIdx.x / GROUP_THREADS, 0); /* the same in a warp */
 	ring_at ring; /* the stage whose V comes next */
 	uint32_t q_buf;
 	item it;
 	tile_range seen[2], inner; /* keys of the rows; tiles of which the warp's rows see all */
-	float o[D / 2], total[D / 2], s[32], l[4], l_total[2], m[2], m_total[2];
+	uint64_t q_at; /* the warpgroup's rows of q */
+	bool is_new;   /* the chunk has nothing yet: o is to be set */
+	int32_t stop;  /* the tile that the chunk ends before */
+	float o[Z::n_acc], total[Z::n_acc], s[32], m[2], m_total[2];
 	uint32_t p[16];
 
 	__device__ prefill_consumer(const prefill_args &a, const places<D, G> &sm)
@@ -237,70 +280,50 @@ template <typename E, int D, int G> struct prefill_consumer {
 	{
 		it = i;
 		q_buf = buf;
+		q_at = wgmma_at(buf + group * (GROUP_ROWS * ROW_BYTES), 16);
 		seen[0] = row_keys(warp_row0() + (lane >> 2));
 		seen[1] = row_keys(warp_row0() + (lane >> 2) + 8);
 		tile_range first = row_keys(warp_row0()), last = row_keys(warp_row0() + 15);
 		inner = {(last.begin + TILE - 1) / TILE, first.end / TILE};
-		clear(total);
-		l_total[0] = l_total[1] = 0.0f;
-		m_total[0] = m_total[1] = M_NONE;
-		begin_chunk();
-	}
-
-	__device__ __forceinline__ void clear(float (&x)[D / 2])
-	{
 #pragma unroll
-		for (int i = 0; i < D / 2; i++)
-			x[i] = 0.0f;
-	}
-
-	__device__ __forceinline__ void begin_chunk()
-	{
-		clear(o);
-		l[0] = l[1] = l[2] = l[3] = 0.0f;
+		for (int i = 0; i < Z::n_acc; i++)
+			total[i] = 0.0f;
+		m_total[0] = m_total[1] = M_NONE;
 		m[0] = m[1] = M_NONE;
+		is_new = true;
+		stop = min(chunk_end(it.tiles.begin), it.tiles.end);
 	}
 
 	/* S of the keys of a stage: begun. */
 	__device__ __forceinline__ void begin_scores(int stage)
 	{
-		uint32_t q = q_buf + group * (GROUP_ROWS * ROW_BYTES), k = smem.k(stage);
+		uint64_t k[2] = {wgmma_at(smem.k(stage, 0), 16), wgmma_at(smem.k(stage, 1), 16)};
 #pragma unroll
 		for (int ks = 0; ks < D / 16; ks++)
 			wgmma<E>::qk(s,
-				wgmma_at(q + ks / 4 * Z::q_panel_bytes + ks % 4 * 32, 16),
-				wgmma_at(k + ks / 4 * PANEL_BYTES + ks % 4 * 32, 16), ks > 0);
+				wgmma_move(q_at, ks / 4 * Z::q_panel_bytes + ks % 4 * 32),
+				wgmma_move(k[ks / 4], ks % 4 * 32), ks > 0);
 		wgmma_commit();
 	}
 
-	/* O += P V of the keys of a stage: begun. */
+	/* O += P V of the keys of a stage, and its sums: begun. */
 	__device__ __forceinline__ void begin_products(int stage)
 	{
+		uint64_t v = wgmma_at(smem.v(stage, 0), smem.v_step(stage));
 #pragma unroll
 		for (int ks = 0; ks < TILE / 16; ks++)
-			wgmma<E>::pv(o, p + ks * 4,
-				wgmma_at(smem.v(stage) + ks * 16 * ROW_BYTES, PANEL_BYTES));
+			wgmma<E>::pv(o, p + ks * 4, wgmma_move(v, ks * 16 * ROW_BYTES),
+				ks > 0 || !is_new);
 		wgmma_commit();
 	}
 
-	/* l += P 1 */
-	__device__ __forceinline__ void add_weights()
+	__device__ __forceinline__ void prepare_scores()
 	{
-#pragma unroll
-		for (int ks = 0; ks < TILE / 16; ks++)
-			elem<E>::mma(l, p + ks * 4, elem<E>::ones, elem<E>::ones);
-	}
-
-	__device__ __forceinline__ void scale_scores()
-	{
-#pragma unroll
-		for (int i = 0; i < 32; i++)
-			s[i] = args.score.scaled(s[i]);
-		if (args.score.cap == 0.0f)
+		if (!args.score.is_prepared())
 			return;
 #pragma unroll
 		for (int i = 0; i < 32; i++)
-			s[i] = args.score.capped(s[i]);
+			s[i] = args.score.prepared(s[i]);
 	}
 
 	__device__ __forceinline__ void mask(int32_t tile)
@@ -329,17 +352,18 @@ template <typename E, int D, int G> struct prefill_consumer {
 	/* S becomes weights, m the new references; f brings what the chunk has to them. */
 	__device__ __forceinline__ void weights(int32_t tile, float f[2])
 	{
-		scale_scores();
+		prepare_scores();
 		mask(tile);
 #pragma unroll
 		for (int half = 0; half < 2; half++) {
-			float next = next_ref(m[half], row_maximum(half));
+			float next = next_ref(
+				m[half], __fmul_rn(row_maximum(half), args.score.factor));
 			f[half] = exp2_fast(__fsub_rn(m[half], next));
 			m[half] = next;
 #pragma unroll
 			for (int i = 0; i < 32; i++)
 				if (i / 2 % 2 == half)
-					s[i] = exp2_fast(__fsub_rn(s[i], next));
+					s[i] = args.score.weight(s[i], next);
 		}
 	}
 
@@ -356,36 +380,38 @@ template <typename E, int D, int G> struct prefill_consumer {
 		if (!__any_sync(~0u, f[0] != 1.0f || f[1] != 1.0f))
 			return;
 #pragma unroll
-		for (int i = 0; i < D / 2; i++)
+		for (int i = 0; i < Z::n_acc; i++)
 			o[i] = __fmul_rn(o[i], f[i / 2 % 2]);
-		l[0] = __fmul_rn(l[0], f[0]);
-		l[2] = __fmul_rn(l[2], f[1]);
 	}
 
-	/* The chunk, whose references are m_chunk, into the total. */
+	/* The chunk, whose references are m_chunk, into the total: fold_in() in two steps, since the
+	 * first seldom changes anything. */
 	__device__ __forceinline__ void fold_chunk(const float m_chunk[2])
 	{
 		fold_factors f[2] = {fold(m_total[0], m_chunk[0]), fold(m_total[1], m_chunk[1])};
+		if (__any_sync(~0u, f[0].a != 1.0f || f[1].a != 1.0f)) {
 #pragma unroll
-		for (int i = 0; i < D / 2; i++)
-			total[i] = fold_in(total[i], o[i], f[i / 2 % 2]);
-#pragma unroll
-		for (int half = 0; half < 2; half++) {
-			l_total[half] = fold_in(l_total[half], l[half * 2], f[half]);
-			m_total[half] = f[half].m;
+			for (int i = 0; i < Z::n_acc; i++)
+				total[i] = __fmul_rn(total[i], f[i / 2 % 2].a);
 		}
+#pragma unroll
+		for (int i = 0; i < Z::n_acc; i++)
+			total[i] = __fmaf_rn(o[i], f[i / 2 % 2].b, total[i]);
+		m_total[0] = f[0].m;
+		m_total[1] = f[1].m;
 	}
 
-	/* Keys of V that no row sees may hold anything: make them zeros. */
-	__device__ __forceinline__ void clear_unseen(int32_t tile, int stage)
+	/* Keys of V that no row sees may hold anything: where there are any, they become zeros. */
+	__device__ __forceinline__ void clear_unseen(int32_t tile)
 	{
 		int32_t begin = it.keys.begin - tile * TILE, end = it.keys.end - tile * TILE;
 		if (begin <= 0 && end >= TILE)
 			return;
+		mbar_wait(smem.v_full(ring.i), ring.round);
 		for (int i = threadIdx.x; i < Z::tile_bytes / 16; i += Z::n_consumer) {
-			int32_t row = i / 8 % TILE;
+			int32_t row = i / 8 % TILE, panel = i / 8 / TILE;
 			if (row < begin || row >= end)
-				st_shared(smem.v(stage) + i * 16,
+				st_shared(smem.v(ring.i, panel) + i % (PANEL_BYTES / 16) * 16,
 					make_float4(0.0f, 0.0f, 0.0f, 0.0f));
 		}
 		async_proxy_fence();
@@ -429,46 +455,47 @@ template <typename E, int D, int G> struct prefill_consumer {
 	{
 		ring_at next = ring;
 		float f[2], m_chunk[2] = {m[0], m[1]};
-		bool ends = chunk_end(tile) == tile + 1;
+		bool ends = tile + 1 == stop;
 		next.next(Z::n_stage);
+		clear_unseen(tile);
 		mbar_wait(smem.k_full(next.i), next.round);
-		mbar_wait(smem.v_full(ring.i), ring.round);
-		clear_unseen(tile, ring.i);
 		wait_turn();
 		pin(o);
 		wgmma_fence();
 		begin_scores(next.i);
+		mbar_wait(smem.v_full(ring.i), ring.round);
+		wgmma_fence();
 		begin_products(ring.i);
 		pass_turn();
-		add_weights();
 		if (ends)
 			m[0] = m[1] = M_NONE;
 		wgmma_wait<1>();
 		pin(s);
 		release(smem.k_empty(next.i));
-		weights(tile + 1, f);
+		/* Always; a block of its own, or the assembler waits before it makes the weights. */
+		if (args.head_dim > 0)
+			weights(tile + 1, f);
 		wgmma_wait<0>();
 		pin(o);
 		release(smem.v_empty(ring.i));
 		if (ends) {
 			fold_chunk(m_chunk);
-			clear(o);
-			l[0] = l[1] = l[2] = l[3] = 0.0f;
+			stop = min(chunk_end(tile + 1), it.tiles.end);
 		} else {
 			scale_chunk(f);
 		}
+		is_new = ends;
 		pack_weights();
 		ring = next;
 	}
 
 	__device__ __forceinline__ void last_products(int32_t tile)
 	{
+		clear_unseen(tile);
 		mbar_wait(smem.v_full(ring.i), ring.round);
-		clear_unseen(tile, ring.i);
 		pin(o);
 		wgmma_fence();
 		begin_products(ring.i);
-		add_weights();
 		wgmma_wait<0>();
 		pin(o);
 		release(smem.v_empty(ring.i));
@@ -489,8 +516,8 @@ template <typename E, int D, int G> struct prefill_consumer {
 #pragma unroll
 		for (int i = 0; i < D / 2; i += 2) {
 			int32_t half = i / 2 % 2, row = half * 8 + (lane >> 2);
-			uint32_t w = elem<E>::pack(normalise(total[i], l_total[half]),
-				normalise(total[i + 1], l_total[half]));
+			float l = total[D / 2 + half * 2];
+			uint32_t w = elem<E>::pack(normalise(total[i], l), normalise(total[i + 1], l));
 			st_shared(staged(row, i / 4) + (lane & 3) * 4, __uint_as_float(w));
 		}
 		__syncwarp();
@@ -545,6 +572,9 @@ __global__ void __launch_bounds__((sizes<D, G>::n_thread), 1)
 	__shared__ item items[2];
 	places<D, G> smem = {(smem_addr(raw) + 1023) & ~1023u};
 	int warp = threadIdx.x / 32;
+	for (int i = threadIdx.x; i < PANEL_BYTES / 4; i += Z::n_thread)
+		st_shared(smem.place(Z::ones) + i * 4, __uint_as_float(elem<E>::ones));
+	async_proxy_fence();
 	if (threadIdx.x == 0) {
 		tma_prefetch_map(&args.k);
 		tma_prefetch_map(&args.v);

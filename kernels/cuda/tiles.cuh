@@ -57,8 +57,8 @@ __device__ void load_q(const attn_args &args, const nsv_cuda_seq &seq, int32_t r
 
 /* One lane's box of a tile: where it is, and whether anyone sees it. */
 struct box {
-	int32_t tok, dim, block;
-	uint32_t dst;
+	int32_t tok, block; /* in the pool */
+	int32_t row, panel; /* in the tile */
 	bool used;
 };
 
@@ -68,12 +68,11 @@ __device__ __forceinline__ box make_box(const attn_args &args, int32_t table,
 {
 	constexpr int n_panel = D / PANEL_DIMS;
 	box b;
-	int32_t in_tile = lane / n_panel << args.box_shift, panel = lane % n_panel;
-	int32_t key = tile * TILE + in_tile;
-	b.used = in_tile < TILE && key < keys.end && key + (1 << args.box_shift) > keys.begin;
+	b.row = lane / n_panel << args.box_shift;
+	b.panel = lane % n_panel;
+	int32_t key = tile * TILE + b.row;
+	b.used = b.row < TILE && key < keys.end && key + (1 << args.box_shift) > keys.begin;
 	b.tok = key & ((1 << args.block_shift) - 1);
-	b.dim = panel * PANEL_DIMS;
-	b.dst = panel * PANEL_BYTES + in_tile * ROW_BYTES;
 	b.block = b.used ? __ldg(args.tables + (int64_t)table * args.table_stride +
 				   (key >> args.block_shift))
 			 : 0;

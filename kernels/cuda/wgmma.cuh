@@ -15,12 +15,18 @@
 namespace nsv
 {
 
-/* Descriptors of a place in panels whose rows are swizzled over 128 bytes: 8 rows are 1024 bytes.
+/* Descriptor of a place in panels whose rows are swizzled over 128 bytes: 8 rows are 1024 bytes.
  * `panel`: bytes from a panel to the next, where N runs over panels. */
 __device__ __forceinline__ uint64_t wgmma_at(uint32_t smem, uint32_t panel)
 {
 	return (uint64_t)((smem & 0x3ffff) >> 4) | (uint64_t)(panel >> 4) << 16 |
 	       (uint64_t)(8 * ROW_BYTES >> 4) << 32 | (uint64_t)1 << 62;
+}
+
+/* The place `bytes` further on. */
+__device__ __forceinline__ uint64_t wgmma_move(uint64_t at, uint32_t bytes)
+{
+	return at + (bytes >> 4);
 }
 
 __device__ __forceinline__ void wgmma_fence()
@@ -51,16 +57,24 @@ template <int N> __device__ __forceinline__ void pin(float (&x)[N])
 	"+f"((d)[i]), "+f"((d)[(i) + 1]), "+f"((d)[(i) + 2]), "+f"((d)[(i) + 3]),                  \
 		"+f"((d)[(i) + 4]), "+f"((d)[(i) + 5]), "+f"((d)[(i) + 6]), "+f"((d)[(i) + 7])
 #define NSV_OUT32(d) NSV_OUT8(d, 0), NSV_OUT8(d, 8), NSV_OUT8(d, 16), NSV_OUT8(d, 24)
-#define NSV_OUT64(d)                                                                               \
-	NSV_OUT32(d), NSV_OUT8(d, 32), NSV_OUT8(d, 40), NSV_OUT8(d, 48), NSV_OUT8(d, 56)
+#define NSV_OUT4(d, i) "+f"((d)[i]), "+f"((d)[(i) + 1]), "+f"((d)[(i) + 2]), "+f"((d)[(i) + 3])
+#define NSV_OUT36(d) NSV_OUT32(d), NSV_OUT4(d, 32)
+#define NSV_OUT68(d)                                                                               \
+	NSV_OUT32(d), NSV_OUT8(d, 32), NSV_OUT8(d, 40), NSV_OUT8(d, 48), NSV_OUT8(d, 56),          \
+		NSV_OUT4(d, 64)
 #define NSV_REGS32 \
 	"{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15," \
 	" %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}"
-#define NSV_REGS64 \
+#define NSV_REGS36 \
+	"{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15," \
+	" %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31," \
+	" %32, %33, %34, %35}"
+#define NSV_REGS68 \
 	"{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15," \
 	" %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31," \
 	" %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47," \
-	" %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}"
+	" %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63," \
+	" %64, %65, %66, %67}"
 
 /* d (64, 64) = or += a b of 16 dims, a and b in shared memory, dims along rows of both. */
 #define NSV_WGMMA_QK(TYPES)                                                                        \
@@ -70,17 +84,17 @@ template <int N> __device__ __forceinline__ void pin(float (&x)[N])
 		     : NSV_OUT32(d)                                                                \
 		     : "l"(a), "l"(b), "r"(add))
 
-/* d (64, N) += a b of 16 keys, a in registers, b in shared memory with N along rows. */
+/* d (64, N) = or += a b of 16 keys, a in registers, b in shared memory with N along rows. */
 #define NSV_WGMMA_PV(N, REGS, A0, A1, A2, A3, B, ADD, TYPES, OUT)                                  \
 	asm volatile("{\n\t.reg .pred add;\n\tsetp.ne.b32 add, " ADD ", 0;\n\t"                      \
 		     "wgmma.mma_async.sync.aligned.m64n" N "k16.f32." TYPES " " REGS               \
 		     ", {" A0 ", " A1 ", " A2 ", " A3 "}, " B ", add, 1, 1, 1;\n\t}"               \
 		     : OUT(d)                                                                      \
-		     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(1))
-#define NSV_WGMMA_PV64(TYPES)                                                                      \
-	NSV_WGMMA_PV("64", NSV_REGS32, "%32", "%33", "%34", "%35", "%36", "%37", TYPES, NSV_OUT32)
-#define NSV_WGMMA_PV128(TYPES)                                                                     \
-	NSV_WGMMA_PV("128", NSV_REGS64, "%64", "%65", "%66", "%67", "%68", "%69", TYPES, NSV_OUT64)
+		     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add))
+#define NSV_WGMMA_PV72(TYPES)                                                                      \
+	NSV_WGMMA_PV("72", NSV_REGS36, "%36", "%37", "%38", "%39", "%40", "%41", TYPES, NSV_OUT36)
+#define NSV_WGMMA_PV136(TYPES)                                                                     \
+	NSV_WGMMA_PV("136", NSV_REGS68, "%68", "%69", "%70", "%71", "%72", "%73", TYPES, NSV_OUT68)
 
 template <typename E> struct wgmma;
 
@@ -89,13 +103,15 @@ template <> struct wgmma<__nv_bfloat16> {
 	{
 		NSV_WGMMA_QK("bf16.bf16");
 	}
-	static __device__ __forceinline__ void pv(float (&d)[32], const uint32_t *a, uint64_t b)
+	static __device__ __forceinline__ void pv(
+		float (&d)[36], const uint32_t *a, uint64_t b, int add)
 	{
-		NSV_WGMMA_PV64("bf16.bf16");
+		NSV_WGMMA_PV72("bf16.bf16");
 	}
-	static __device__ __forceinline__ void pv(float (&d)[64], const uint32_t *a, uint64_t b)
+	static __device__ __forceinline__ void pv(
+		float (&d)[68], const uint32_t *a, uint64_t b, int add)
 	{
-		NSV_WGMMA_PV128("bf16.bf16");
+		NSV_WGMMA_PV136("bf16.bf16");
 	}
 };
 
@@ -104,13 +120,15 @@ template <> struct wgmma<__half> {
 	{
 		NSV_WGMMA_QK("f16.f16");
 	}
-	static __device__ __forceinline__ void pv(float (&d)[32], const uint32_t *a, uint64_t b)
+	static __device__ __forceinline__ void pv(
+		float (&d)[36], const uint32_t *a, uint64_t b, int add)
 	{
-		NSV_WGMMA_PV64("f16.f16");
+		NSV_WGMMA_PV72("f16.f16");
 	}
-	static __device__ __forceinline__ void pv(float (&d)[64], const uint32_t *a, uint64_t b)
+	static __device__ __forceinline__ void pv(
+		float (&d)[68], const uint32_t *a, uint64_t b, int add)
 	{
-		NSV_WGMMA_PV128("f16.f16");
+		NSV_WGMMA_PV136("f16.f16");
 	}
 };
 
