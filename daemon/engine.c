@@ -315,34 +315,15 @@ static void handle_all(struct nsv_engine *e)
 	}
 }
 
-static void audit(struct nsv_engine *e, bool loud)
-{
-	struct nsv_err err;
-	int ret = nsv_sched_audit(&e->sched, &err);
-
-	if (ret == 0 && loud && e->sched.tree)
-		ret = nsv_prefix_tree_audit(e->sched.tree, &err);
-	nsv_stat_add(&e->stats.n_audit, 1);
-	if (ret < 0) {
-		nsv_stat_add(&e->stats.n_audit_bad, 1);
-		nsv_error("audit: %s", err.text);
-	} else if (loud) {
-		nsv_info("audit: of %u blocks %u free and %u idle in the prefix cache, %u running, "
-			 "%u waiting: all accounted for",
-			e->alloc.n_block, e->alloc.n_free, nsv_block_n_idle(&e->alloc),
-			e->sched.n_run, e->sched.n_wait);
-	}
-}
-
 static void after_step(struct nsv_engine *e)
 {
 	uint64_t now;
 
 #ifdef NSV_DEBUG
-	audit(e, false);
+	nsv_engine_audit_now(e, false);
 #endif
 	if (__atomic_exchange_n(&e->audit, 0, __ATOMIC_RELAXED))
-		audit(e, true);
+		nsv_engine_audit_now(e, true);
 	nsv_stat_set(&e->stats.n_running, e->sched.n_run);
 	nsv_stat_set(&e->stats.n_waiting, e->sched.n_wait);
 	nsv_stat_set(&e->stats.n_done,

@@ -1,5 +1,7 @@
-/* What the files of the engine share (engine.c: life and loop; regions.c: its memory; step.c:
- * one step; finish.c: requests in and out; adopt.c: requests of the daemon before). Nobody else includes it. */
+/* What the files of the engine share (engine.c: life and loop; regions.c: its memory; step.c: one
+ * step; output.c: what a token means; finish.c: requests in and out; kept.c, adopt.c: those of the
+ * daemon before; audit.c: invariants). Nobody else includes it, but for tests that drive an engine
+ * without its thread. */
 #ifndef NSV_DAEMON_ENGINE_STATE_H
 #define NSV_DAEMON_ENGINE_STATE_H
 
@@ -122,6 +124,11 @@ uint32_t nsv_engine_n_prompt_lp(const struct nsv_job *job);
  * that has all of them but, perhaps, the last, or NSV_SCHED_NO_LEADER. */
 void nsv_engine_schedule(struct nsv_engine *e, struct nsv_job *job, uint32_t n_token,
 	uint64_t arrival, uint32_t leader);
+/* The invariants, between two turns: 0, -ENOMEM, or -EUCLEAN and a sentence. whole: with every key of
+ * the prefix cache. */
+int nsv_engine_check(const struct nsv_engine *e, bool whole, struct nsv_err *err);
+/* Checks, counts, and says what is wrong; loud: also that nothing is. */
+void nsv_engine_audit_now(struct nsv_engine *e, bool loud);
 /* Looks at what `seqs` and the KV pool were left with. */
 int nsv_engine_find_kept(struct nsv_engine *e, struct nsv_err *err);
 /* Kept sequences go on where they stood; those that nobody adopted are freed. */

@@ -81,6 +81,9 @@ static void make_asks(void)
 		}
 	}
 	asks[6].stop = "a";
+	asks[3].params.flags |= NSV_PARAM_PROMPT_LOGPROBS;
+	asks[4].params.flags |= NSV_PARAM_PROMPT_LOGPROBS;
+	asks[4].params.n_logprob = 1;
 	asks[ANSWERS].slot = 0;
 	asks[ANSWERS].params.temperature = 1;
 	for (uint32_t i = ANSWERS + 1; i <= FORK; i++) {
@@ -118,8 +121,7 @@ static void check_audit(const struct nsv_world *w)
 	struct nsv_err err = {""};
 	const struct nsv_engine *e = w->engine;
 
-	if (nsv_sched_audit(&e->sched, &err) < 0 ||
-		(e->sched.tree && nsv_prefix_tree_audit(e->sched.tree, &err) < 0))
+	if (nsv_engine_check(e, true, &err) < 0)
 		fail_msg("%s", err.text);
 	assert_int_equal(e->stats.n_audit_bad, 0);
 }
@@ -141,6 +143,7 @@ static void run_out(struct nsv_world *w)
 	for (uint32_t turn = 0; turn < MAX_TURNS; turn++) {
 		bool any = false;
 		nsv_world_turn(w);
+		check_audit(w);
 		for (uint32_t i = 0; i < NSV_WORLD_MAX; i++) {
 			if (w->jobs[i] && w->got[i].done)
 				nsv_world_release(w, i);
