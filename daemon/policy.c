@@ -84,21 +84,21 @@ static int get_groups(int fd, gid_t **ret_groups, size_t *ret_n)
 	return 0;
 }
 
-/* 1: it is in a group that is allowed, 0: in none, -errno. */
-static int in_allowed_group(const struct nsv_policy *p, int fd, const struct ucred *peer)
+/* 1: the peer is in one of these groups, 0: in none, -errno. */
+static int in_groups(const struct nsv_members *these, int fd, const struct ucred *peer)
 {
 	nsv_autofree gid_t *groups = NULL;
 	size_t n = 0;
 
-	if (p->groups.n == 0)
+	if (these->n == 0)
 		return 0;
-	if (has(&p->groups, peer->gid))
+	if (has(these, peer->gid))
 		return 1;
 	int ret = get_groups(fd, &groups, &n);
 	if (ret < 0)
 		return ret;
 	for (size_t i = 0; i < n; i++)
-		if (has(&p->groups, groups[i]))
+		if (has(these, groups[i]))
 			return 1;
 	return 0;
 }
@@ -110,11 +110,23 @@ int nsv_policy_check(
 		return 0;
 	if (peer->uid == 0 || peer->uid == geteuid() || has(&p->users, peer->uid))
 		return 0;
-	int ret = in_allowed_group(p, fd, peer);
+	int ret = in_groups(&p->groups, fd, peer);
 	if (ret < 0)
 		return ret;
 	return ret > 0 ? 0
 		       : nsv_fail(err, NSV_E_DENIED,
 				 "user %u is not among the users and groups that this daemon serves",
 				 peer->uid);
+}
+
+bool nsv_policy_sees_all(int fd)
+{
+	uint32_t own = getegid();
+	const struct nsv_members group = {.list = &own, .n = 1};
+	struct ucred peer;
+	socklen_t len = sizeof(peer);
+
+	if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &len) < 0)
+		return false;
+	return peer.uid == 0 || peer.uid == geteuid() || in_groups(&group, fd, &peer) > 0;
 }

@@ -19,17 +19,12 @@ static json_t *session_json(const struct nsv_session *se)
 		(int)n_live, "bytes", (json_int_t)se->memory);
 }
 
-static bool sees_all(const struct nsv_session *asker)
-{
-	return asker->uid == 0 || asker->uid == geteuid();
-}
-
-static json_t *sessions_json(const struct nsv_session *asker)
+static json_t *sessions_json(const struct nsv_session *asker, bool all)
 {
 	json_t *list = json_array();
 
 	for (const struct nsv_session *se = asker->server->sessions; se; se = se->next)
-		if (se->state == NSV_SESSION_OPEN && (sees_all(asker) || se->uid == asker->uid))
+		if (se->state == NSV_SESSION_OPEN && (all || se->uid == asker->uid))
 			json_array_append_new(list, session_json(se));
 	return list;
 }
@@ -89,13 +84,14 @@ int nsv_status_text(const struct nsv_session *asker, char **ret_text, size_t *re
 {
 	const struct nsv_server *s = asker->server;
 	const struct nsv_engine_info *info = nsv_engine_get_info(s->engine);
+	bool all = nsv_policy_sees_all(asker->fd);
 	json_t *root = json_pack("{s:s, s:o, s:s, s:s, s:i, s:f, s:o, s:o}", "version", NSV_VERSION,
 		"model", model_json(info), "backend", info->backend->name, "isa",
 		info->backend->isa(), "threads", (int)info->threads, "uptime_s",
 		(double)(nsv_now_ns() - s->start_ns) / 1e9, "memory", memory_json(info), "sessions",
-		sessions_json(asker));
+		sessions_json(asker, all));
 
-	if (root && sees_all(asker))
+	if (root && all)
 		add_load(root, s);
 	char *text = root ? json_dumps(root, JSON_COMPACT) : NULL;
 	json_decref(root);

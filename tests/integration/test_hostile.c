@@ -1,7 +1,5 @@
-/* Clients that take more than their share, break off at every point, or look for other users' data:
- * each gets its named error or is dropped, and leaves nothing behind. */
+/* Clients that take more than their share, or break off at every point: each gets its named error or is dropped, and leaves nothing behind. */
 #include <fcntl.h>
-#include <grp.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -19,9 +17,8 @@
 #include "tests/tools/proc.h"
 #include "tests/tools/raw.h"
 #include "tests/tools/tiny.h"
+#include "tests/tools/users.h"
 
-#define UID_A 64001 /* two users of no account */
-#define UID_B 64002
 #define N_BLOCK 64
 
 static struct nsv_test_daemon served;
@@ -82,42 +79,6 @@ static void end_serving(void)
 	nsv_client_close(client);
 	assert_int_equal(nsv_test_daemon_stop(&served, SIGTERM), 0);
 	unlink(config);
-}
-
-/* ---- Other users. A child is one of them; what it finds is its exit status: 0, or a line here. */
-
-#define EXPECT(c)                                                                                  \
-	do {                                                                                       \
-		if (!(c))                                                                          \
-			return __LINE__ & 0xff ? __LINE__ & 0xff : 1;                              \
-	} while (0)
-
-static pid_t begin_as(uid_t uid, int (*fn)(void *), void *arg)
-{
-	pid_t pid = fork();
-
-	if (pid == 0)
-		_exit(setgroups(0, NULL) < 0 || setresgid(uid, uid, uid) < 0 ||
-					setresuid(uid, uid, uid) < 0
-				? 255
-				: fn(arg));
-	return pid;
-}
-
-static int end_of(pid_t pid)
-{
-	int status = -1;
-
-	waitpid(pid, &status, 0);
-	return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-}
-
-static void need_root(void)
-{
-	if (getuid() != 0) {
-		print_message("skipped: only root can be two users\n");
-		skip();
-	}
 }
 
 /* ---- What requests hold */
@@ -222,7 +183,7 @@ static int open_and_close(void *arg)
 	struct nsv_raw r;
 	(void)arg;
 
-	EXPECT(nsv_raw_open(&r, served.socket, NULL) == 0);
+	NSV_EXPECT(nsv_raw_open(&r, served.socket, NULL) == 0);
 	nsv_raw_close(&r);
 	return 0;
 }
@@ -247,7 +208,7 @@ static void test_silent_connections_have_a_limit(void **state)
 		assert_non_null(strstr(err.text, "without a hello"));
 	}
 	if (getuid() == 0)
-		assert_int_equal(end_of(begin_as(UID_A, open_and_close, NULL)), 0);
+		assert_int_equal(nsv_user_end(nsv_user_begin(NSV_USER_A, open_and_close, NULL)), 0);
 	for (int i = 0; i < N; i++)
 		close(fds[i]);
 	end_serving();
@@ -405,7 +366,7 @@ static int flood_the_worker(void *arg)
 	struct nsv_raw r;
 	struct nsv_cqe c;
 
-	EXPECT(nsv_raw_open(&r, served.socket, &want) == 0);
+	NSV_EXPECT(nsv_raw_open(&r, served.socket, &want) == 0);
 	for (uint32_t i = 0; i < N; i++) {
 		struct nsv_sqe sqe = tokenize_entry(&r, i, LEN);
 		nsv_raw_put(&r, &sqe);
@@ -426,15 +387,15 @@ static int ask_the_worker(void *arg)
 	struct nsv_raw r;
 	struct nsv_cqe c;
 
-	EXPECT(nsv_raw_open(&r, served.socket, NULL) == 0);
+	NSV_EXPECT(nsv_raw_open(&r, served.socket, NULL) == 0);
 	while (!__atomic_load_n(&t->begun, __ATOMIC_ACQUIRE))
 		usleep(100);
 	struct nsv_sqe sqe = tokenize_entry(&r, 0, 20000);
 	nsv_raw_put(&r, &sqe);
 	while (!nsv_raw_next(&r, &c))
 		;
-	EXPECT(c.kind == NSV_CQE_DONE);
-	EXPECT(__atomic_load_n(&t->done, __ATOMIC_ACQUIRE) < 14);
+	NSV_EXPECT(c.kind == NSV_CQE_DONE);
+	NSV_EXPECT(__atomic_load_n(&t->done, __ATOMIC_ACQUIRE) < 14);
 	nsv_raw_close(&r);
 	return 0;
 }
@@ -445,12 +406,12 @@ static void test_users_take_turns_at_long_prompts(void **state)
 		mmap(NULL, sizeof(*t), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	(void)state;
 
-	need_root();
+	nsv_user_need_root();
 	serve("{}");
-	pid_t b = begin_as(UID_B, ask_the_worker, t);
-	pid_t a = begin_as(UID_A, flood_the_worker, t);
-	assert_int_equal(end_of(b), 0);
-	assert_int_equal(end_of(a), 0);
+	pid_t b = nsv_user_begin(NSV_USER_B, ask_the_worker, t);
+	pid_t a = nsv_user_begin(NSV_USER_A, flood_the_worker, t);
+	assert_int_equal(nsv_user_end(b), 0);
+	assert_int_equal(nsv_user_end(a), 0);
 	munmap(t, sizeof(*t));
 	end_serving();
 }
@@ -580,7 +541,7 @@ static int submit_and_stop(void *arg)
 	struct nsv_raw r;
 	(void)arg;
 
-	EXPECT(nsv_raw_open(&r, served.socket, &want) == 0);
+	NSV_EXPECT(nsv_raw_open(&r, served.socket, &want) == 0);
 	for (uint32_t slot = 0; slot < r.welcome.geom.n_slot; slot++) {
 		struct nsv_sqe sqe = nsv_raw_prompt(&r, "abc", &endless);
 		sqe.slot = (uint16_t)slot;
@@ -617,106 +578,7 @@ static void test_a_stopped_client_holds_nobody_up(void **state)
 	end_serving();
 }
 
-/* ---- Privacy and quotas */
-
-static bool can_open(const char *folder, int fd, int flags)
-{
-	char path[64];
-
-	snprintf(path, sizeof(path), "/proc/%s/fd/%d", folder, fd);
-	nsv_autoclose int again = open(path, flags | O_CLOEXEC);
-	return again >= 0;
-}
-
-/* What is read-only stays so, and what was handed over cannot be opened once more. */
-static int try_to_reopen(void *arg)
-{
-	char daemon_pid[16];
-	struct nsv_raw r;
-	(void)arg;
-
-	EXPECT(nsv_raw_open(&r, served.socket, NULL) == 0);
-	EXPECT(!can_open("self", r.down_region.fd, O_RDWR));
-	EXPECT(!can_open("self", r.down_region.fd, O_WRONLY));
-	EXPECT(mmap(NULL, NSV_PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, r.down_region.fd, 0) ==
-		MAP_FAILED);
-	EXPECT(fallocate(r.down_region.fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0,
-		       NSV_PAGE) < 0);
-	EXPECT(ftruncate(r.up_region.fd, 0) < 0);
-	EXPECT(fchmod(r.down_region.fd, 0777) < 0);
-	snprintf(daemon_pid, sizeof(daemon_pid), "%d", (int)served.pid);
-	for (int fd = 0; fd < 64; fd++)
-		EXPECT(!can_open(daemon_pid, fd, O_RDONLY));
-	nsv_raw_close(&r);
-	return 0;
-}
-
-/* Another user's session is open, with a request that ran: its process, its status and counters. */
-static int try_to_read_another(void *arg)
-{
-	struct nsv_client *client = nsv_ask_open(served.socket);
-	char pid[16];
-
-	EXPECT(client);
-	EXPECT(nsv_ask_status(client, "sessions") == 1);
-	EXPECT(nsv_ask_status(client, "requests.running") == -1);
-	EXPECT(nsv_ask_status(client, "blocks.free") == -1);
-	EXPECT(nsv_ask_status(client, "counters.accepted") == -1);
-	snprintf(pid, sizeof(pid), "%d", *(int *)arg);
-	for (int fd = 0; fd < 64; fd++)
-		EXPECT(!can_open(pid, fd, O_RDONLY));
-	nsv_client_close(client);
-	return 0;
-}
-
-/* Memory that comes from the daemon is zeros, whoever had it before. */
-static int look_for_remains(void *arg)
-{
-	struct nsv_raw r;
-	(void)arg;
-
-	for (int i = 0; i < 10; i++) {
-		EXPECT(nsv_raw_open(&r, served.socket, NULL) == 0);
-		const char *down = r.down_region.map, *arena = (const char *)r.up.arena;
-		for (size_t k = NSV_PAGE; k < r.down_region.len; k++)
-			EXPECT(down[k] == 0);
-		for (uint32_t k = 0; k < r.welcome.geom.arena_len; k++)
-			EXPECT(arena[k] == 0);
-		nsv_raw_close(&r);
-	}
-	return 0;
-}
-
-static int ask_and_stop(void *arg)
-{
-	struct nsv_client *client = nsv_ask_open(served.socket);
-	struct nsv_answer *a = malloc(sizeof(*a));
-	(void)arg;
-
-	EXPECT(client && a);
-	ask_short(client, a);
-	EXPECT(a->n_token == 2);
-	raise(SIGSTOP);
-	return 0;
-}
-
-static void test_nothing_of_another_user_can_be_read(void **state)
-{
-	int status;
-	(void)state;
-
-	need_root();
-	serve("{}");
-	assert_int_equal(end_of(begin_as(UID_A, try_to_reopen, NULL)), 0);
-	int pid = begin_as(UID_A, ask_and_stop, NULL);
-	assert_int_equal(waitpid(pid, &status, WUNTRACED), pid);
-	assert_true(WIFSTOPPED(status));
-	assert_int_equal(end_of(begin_as(UID_B, try_to_read_another, &pid)), 0);
-	kill(pid, SIGKILL);
-	waitpid(pid, &status, 0);
-	assert_int_equal(end_of(begin_as(UID_B, look_for_remains, NULL)), 0);
-	end_serving();
-}
+/* ---- Quotas */
 
 static int refusal(const struct nsv_geom *want, const char *name)
 {
@@ -725,9 +587,9 @@ static int refusal(const struct nsv_geom *want, const char *name)
 	struct nsv_err err;
 	int fd = nsv_raw_connect(served.socket), up_fd, down_fd;
 
-	EXPECT(fd >= 0 && nsv_hello_send(fd, &h) == 0);
-	EXPECT(nsv_welcome_recv(fd, &w, &up_fd, &down_fd, &err) == NSV_E_LIMIT);
-	EXPECT(strstr(err.text, name));
+	NSV_EXPECT(fd >= 0 && nsv_hello_send(fd, &h) == 0);
+	NSV_EXPECT(nsv_welcome_recv(fd, &w, &up_fd, &down_fd, &err) == NSV_E_LIMIT);
+	NSV_EXPECT(strstr(err.text, name));
 	close(fd);
 	return 0;
 }
@@ -739,22 +601,22 @@ static int use_it_up(void *arg)
 	struct nsv_cqe c;
 	(void)arg;
 
-	EXPECT(refusal(&(struct nsv_geom){.n_slot = 5}, "limits.session_slots is 4") == 0);
-	EXPECT(refusal(&(struct nsv_geom){.n_slot = 1, .arena_len = 16u << 20},
+	NSV_EXPECT(refusal(&(struct nsv_geom){.n_slot = 5}, "limits.session_slots is 4") == 0);
+	NSV_EXPECT(refusal(&(struct nsv_geom){.n_slot = 1, .arena_len = 16u << 20},
 		       "limits.memory_mib is 8") == 0);
 	for (int i = 0; i < 2; i++)
-		EXPECT(nsv_raw_open(&r[i], served.socket,
+		NSV_EXPECT(nsv_raw_open(&r[i], served.socket,
 			       &(struct nsv_geom){.n_slot = 4, .n_token = 64, .arena_len = 4096}) ==
 			0);
-	EXPECT(refusal(&(struct nsv_geom){.n_slot = 1, .arena_len = 4096}, "limits.sessions") == 0);
+	NSV_EXPECT(refusal(&(struct nsv_geom){.n_slot = 1, .arena_len = 4096}, "limits.sessions") == 0);
 	for (uint16_t i = 0; i < 4; i++) {
 		struct nsv_sqe sqe = nsv_raw_prompt(&r[i / 2], "abc", &endless);
 		sqe.slot = i % 2;
 		nsv_raw_put(&r[i / 2], &sqe);
-		EXPECT(expect_kind(
+		NSV_EXPECT(expect_kind(
 			&r[i / 2], i < 3 ? NSV_CQE_ACCEPTED : NSV_CQE_ERROR, sqe.request_id, &c));
 	}
-	EXPECT(c.code == NSV_E_LIMIT && strstr(r[1].down.slots[1].text, "limits.requests"));
+	NSV_EXPECT(c.code == NSV_E_LIMIT && strstr(r[1].down.slots[1].text, "limits.requests"));
 	raise(SIGSTOP);
 	return 0;
 }
@@ -767,17 +629,17 @@ static int use_up_descriptors(void *arg)
 	(void)arg;
 
 	for (int i = 0; i < 2; i++)
-		EXPECT(nsv_raw_open(&r[i], served.socket, &small) == 0);
+		NSV_EXPECT(nsv_raw_open(&r[i], served.socket, &small) == 0);
 	int silent = nsv_raw_connect(served.socket);
-	EXPECT(silent >= 0);
-	EXPECT(refusal(&small, "limits.descriptors is 9") == 0);
+	NSV_EXPECT(silent >= 0);
+	NSV_EXPECT(refusal(&small, "limits.descriptors is 9") == 0);
 	close(silent);
 	for (int i = 0, ret = -1; ret != 0; i++) { /* it is given back soon */
-		EXPECT(i < 500);
+		NSV_EXPECT(i < 500);
 		ret = nsv_raw_open(&r[2], served.socket, &small);
 		usleep(10000);
 	}
-	EXPECT(refusal(&small, "limits.descriptors is 9") == 0);
+	NSV_EXPECT(refusal(&small, "limits.descriptors is 9") == 0);
 	return 0;
 }
 
@@ -785,9 +647,9 @@ static void test_descriptors_have_a_quota(void **state)
 {
 	(void)state;
 
-	need_root();
+	nsv_user_need_root();
 	serve("{\"limits\": {\"descriptors\": 9}}");
-	assert_int_equal(end_of(begin_as(UID_A, use_up_descriptors, NULL)), 0);
+	assert_int_equal(nsv_user_end(nsv_user_begin(NSV_USER_A, use_up_descriptors, NULL)), 0);
 	end_serving();
 }
 
@@ -803,9 +665,9 @@ static int use_a_little(void *arg)
 	for (int i = 0; i < 500 && !client; i++) /* those of a killed process are given back soon */
 		if (nsv_client_open(served.socket, &o, NULL, 0, &client) < 0)
 			usleep(10000);
-	EXPECT(client);
+	NSV_EXPECT(client);
 	ask_short(client, a);
-	EXPECT(a->n_token == 2);
+	NSV_EXPECT(a->n_token == 2);
 	nsv_client_close(client);
 	free(a);
 	return 0;
@@ -816,17 +678,17 @@ static void test_quotas_are_a_users_own_and_have_names(void **state)
 	int status;
 	(void)state;
 
-	need_root();
+	nsv_user_need_root();
 	serve("{\"limits\": {\"sessions\": 2, \"requests\": 3, \"session_slots\": 4, "
 	      "\"memory_mib\": 8}}");
-	pid_t a = begin_as(UID_A, use_it_up, NULL);
+	pid_t a = nsv_user_begin(NSV_USER_A, use_it_up, NULL);
 	assert_int_equal(waitpid(a, &status, WUNTRACED), a);
 	if (!WIFSTOPPED(status))
 		fail_msg("the first user failed at line %d (modulo 256)", WEXITSTATUS(status));
-	assert_int_equal(end_of(begin_as(UID_B, use_a_little, NULL)), 0);
+	assert_int_equal(nsv_user_end(nsv_user_begin(NSV_USER_B, use_a_little, NULL)), 0);
 	kill(a, SIGKILL);
 	waitpid(a, &status, 0);
-	assert_int_equal(end_of(begin_as(UID_A, use_a_little, NULL)), 0);
+	assert_int_equal(nsv_user_end(nsv_user_begin(NSV_USER_A, use_a_little, NULL)), 0);
 	assert_int_equal(nsv_test_daemon_stop(&served, SIGTERM), 0);
 	unlink(config);
 }
@@ -847,8 +709,7 @@ int main(void)
 		cmocka_unit_test(test_closing_in_every_phase),
 		cmocka_unit_test(test_stopping_in_the_middle),
 		cmocka_unit_test(test_a_stopped_client_holds_nobody_up),
-		cmocka_unit_test(test_nothing_of_another_user_can_be_read),
-		cmocka_unit_test(test_quotas_are_a_users_own_and_have_names),
+			cmocka_unit_test(test_quotas_are_a_users_own_and_have_names),
 		cmocka_unit_test(test_descriptors_have_a_quota),
 	};
 
