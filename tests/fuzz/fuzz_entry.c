@@ -58,6 +58,7 @@ static struct nsv_gguf *make_model(void)
 static void start(void)
 {
 	static struct nsv_config config;
+	static struct nsv_passed passed; /* nothing: there is no service manager */
 	static char socket_path[64];
 	char *argv[] = {"fuzz", "--model", "none", "--socket", socket_path, "--kv-blocks", "32",
 		"--threads", "1", "--max-requests", "4", NULL};
@@ -70,7 +71,7 @@ static void start(void)
 	nsv_log_setup(NSV_LOG_ERROR, false);
 	snprintf(socket_path, sizeof(socket_path), "/tmp/nanoserve-fuzz-%d", (int)getpid());
 	must(nsv_config_init(&config, NSV_ARRAY_LEN(argv) - 1, argv, &err) == 0);
-	must(nsv_server_init(&server, &config, &err) == 0);
+	must(nsv_server_init(&server, &config, &passed, &err) == 0);
 	unlink(socket_path);
 	struct nsv_engine_config ec = {.threads = 1,
 		.kv_blocks = config.kv_blocks,
