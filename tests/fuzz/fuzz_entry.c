@@ -20,7 +20,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len);
 #define ARENA_LEN 16384
 
 static const struct nsv_geom want = {
-	.n_sqe = N_SQE, .n_slot = 2, .arena_len = ARENA_LEN, .text_len = 2048, .n_token = 64, .n_lp = 128};
+	.n_sqe = N_SQE, .n_slot = 3, .arena_len = ARENA_LEN, .text_len = 2048, .n_token = 64, .n_lp = 128};
 
 static struct nsv_server server;
 
@@ -107,10 +107,11 @@ static void bring_near(struct nsv_sqe *e, uint64_t id)
 	if (which & 1) {
 		memset(e->reserved1, 0, sizeof(e->reserved1));
 		e->reserved0 = 0;
-		e->slot %= 2;
+		e->slot %= 3;
+		e->branch %= 4;
 		e->flags &= NSV_SQE_FLAGS;
 		e->request_id = id;
-		e->target_id %= 8;
+		e->target_id %= 16;
 	}
 	if (which & 2) {
 		e->prompt_off = e->prompt_off % ARENA_LEN & ~7u;
@@ -129,7 +130,7 @@ static void write_up(struct nsv_session *se, const uint8_t *data, size_t len)
 
 	for (; n < N_SQE && len >= sizeof(e); n++, data += sizeof(e), len -= sizeof(e)) {
 		memcpy(&e, data, sizeof(e));
-		bring_near(&e, n + 1);
+		bring_near(&e, 4 * n + 1); /* an entry may take the ids of several answers */
 		se->ch.up.sqes[n] = e;
 	}
 	memcpy(se->ch.up.arena, data, nsv_min(len, ARENA_LEN));
@@ -148,6 +149,7 @@ static void serve(struct nsv_session *se, unsigned int n_turn)
 				&c->text_read, nsv_load_acq_u64(&se->ch.down.slots[s].text_end));
 			nsv_store_rel_u64(
 				&c->token_read, nsv_load_acq_u64(&se->ch.down.slots[s].token_end));
+			nsv_store_rel_u64(&c->lp_read, nsv_load_acq_u64(&se->ch.down.slots[s].lp_end));
 		}
 	}
 }

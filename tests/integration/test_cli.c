@@ -113,6 +113,38 @@ static void test_every_field_of_json(void **state)
 	json_decref(o);
 }
 
+/* A list of answers, each with its number; one of them again alone. */
+static void test_several_answers(void **state)
+{
+	(void)state;
+
+#define SAMPLED "generate", "--raw", "-n", "6", "--temperature", "1.5", "--seed", "7", "--priority", "5"
+	assert_int_equal(CLI(NULL, SAMPLED, "--json", "--n", "3", "--prompt-logprobs", "abc"), 0);
+	json_t *three = printed(), *list = json_object_get(three, "choices");
+	assert_int_equal(json_array_size(list), 3);
+	assert_int_equal(json_array_size(json_object_get(three, "prompt_logprobs")),
+		json_array_size(json_object_get(three, "prompt_tokens")) - 1);
+	assert_int_equal(
+		CLI(NULL, SAMPLED, "--json", "--n", "1", "--branch", "2", "abc"), 0);
+	json_t *one = printed();
+	const json_t *third = json_array_get(list, 2);
+	const json_t *again = json_array_get(json_object_get(one, "choices"), 0);
+	assert_int_equal(json_integer_value(json_object_get(third, "index")), 2);
+	assert_true(
+		json_equal(json_object_get(third, "tokens"), json_object_get(again, "tokens")));
+	assert_false(json_equal(json_object_get(third, "tokens"),
+		json_object_get(json_array_get(list, 0), "tokens")));
+	json_decref(three);
+	json_decref(one);
+	assert_int_equal(CLI(NULL, SAMPLED, "--n", "2", "abc"), 0);
+	assert_true(strncmp(out, "[0]\n", 4) == 0 && strstr(out, "\n\n[1]\n"));
+#undef SAMPLED
+	REFUSED(2, "--n", "generate", "--n", "17", "x");
+	REFUSED(2, "--n", "generate", "--n", "0", "x");
+	REFUSED(2, "--json", "generate", "--prompt-logprobs", "x");
+	REFUSED(1, "priority", "generate", "--priority", "101", "x");
+}
+
 static void test_sampling_flags(void **state)
 {
 	(void)state;
@@ -536,6 +568,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_every_field_of_json),
+		cmocka_unit_test(test_several_answers),
 		cmocka_unit_test(test_sampling_flags),
 		cmocka_unit_test(test_stop_strings),
 		cmocka_unit_test(test_prompts_of_every_kind),

@@ -1,5 +1,5 @@
 /* The engine's first promise over a tiny model: a request's tokens, log-probabilities and text are the
- * same bits alone or beside others, in large chunks and small, with and without the prefix cache, preempted
+ * same bits alone or in batches of 2, 7 and 32, in large chunks and small, with and without the prefix cache, preempted
  * by swap and by recompute, and on a device that runs ahead. */
 #include <setjmp.h>
 #include <signal.h>
@@ -12,7 +12,7 @@
 #include "tests/tools/daemon.h"
 #include "tests/tools/tiny.h"
 
-#define N_REQUEST 24
+#define N_REQUEST 32
 
 static char model[64];
 static struct nsv_answer *alone; /* (N_REQUEST) */
@@ -85,23 +85,30 @@ static void compare(const struct nsv_answer *a, int i)
 	assert_int_equal(a->result.finish, alone[i].result.finish);
 }
 
-/* All at once, some neighbours cancelled in mid-stream. */
-static void run_together(const struct nsv_test_daemon *d, bool cancel_some)
+/* n at once, some neighbours cancelled in mid-stream. */
+static void run_batch(struct nsv_client *client, int first, int n, bool cancel_some)
 {
-	struct nsv_client *client = open_wide(d);
 	struct nsv_request *reqs[N_REQUEST];
 	struct nsv_answer *a = malloc(sizeof(*a));
 
-	for (int i = 0; i < N_REQUEST; i++)
-		assert_int_equal(submit(client, i, &reqs[i]), 0);
-	for (int i = 0; i < N_REQUEST; i++)
+	for (int i = 0; i < n; i++)
+		assert_int_equal(submit(client, first + i, &reqs[i]), 0);
+	for (int i = 0; i < n; i++)
 		if (cancel_some && i % 4 == 3) {
 			nsv_request_free(reqs[i]);
 		} else {
 			nsv_ask_finish(client, 0, reqs[i], a);
-			compare(a, i);
+			compare(a, first + i);
 		}
 	free(a);
+}
+
+static void run_together(const struct nsv_test_daemon *d, int n, bool cancel_some)
+{
+	struct nsv_client *client = open_wide(d);
+
+	for (int first = 0; first + n <= N_REQUEST; first += n)
+		run_batch(client, first, n, cancel_some);
 	nsv_client_close(client);
 }
 
@@ -138,7 +145,7 @@ static void run_daemon(const char *const *extra, const char *counter)
 
 	assert_int_equal(nsv_test_daemon_start(&d, model, extra), 0);
 	for (int i = 0; i < 3; i++)
-		run_together(&d, i == 1);
+		run_together(&d, N_REQUEST, i == 1);
 	struct nsv_client *client = nsv_ask_open(d.socket);
 	if (counter)
 		assert_true(nsv_ask_status(client, counter) > 0);
@@ -150,6 +157,18 @@ static void run_daemon(const char *const *extra, const char *counter)
 }
 
 #define RUN(counter, ...) run_daemon((const char *const[]){__VA_ARGS__, NULL}, counter)
+
+static void test_batches(void **state)
+{
+	static const int sizes[] = {1, 2, 7, 32};
+	struct nsv_test_daemon d;
+	(void)state;
+
+	assert_int_equal(nsv_test_daemon_start(&d, model, NULL), 0);
+	for (size_t i = 0; i < NSV_ARRAY_LEN(sizes); i++)
+		run_together(&d, sizes[i], false);
+	assert_int_equal(nsv_test_daemon_stop(&d, SIGTERM), 0);
+}
 
 static void test_together(void **state)
 {
@@ -197,6 +216,7 @@ static void test_ahead(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_batches),
 		cmocka_unit_test(test_together),
 		cmocka_unit_test(test_chunks),
 		cmocka_unit_test(test_preempted),

@@ -98,7 +98,12 @@ static struct nsv_params some_params(void)
 		.typical_p = 1,
 		.repetition_penalty = 1,
 		.max_tokens = 1 + below(40),
-		.flags = below(4)};
+		.n_branch = below(3) ? 1 : below(NSV_MAX_BRANCH + 3),
+		.priority = (int32_t)below(220) - 110,
+		.flags = below(4) | (below(3) ? 0 : below(4) << 2)};
+
+	if (p.flags & (NSV_PARAM_LOGPROBS | NSV_PARAM_PROMPT_LOGPROBS))
+		p.n_logprob = below(8);
 
 	if (below(4) == 0)
 		((unsigned char *)&p)[below(sizeof(p))] = (unsigned char)any();
@@ -108,7 +113,7 @@ static struct nsv_params some_params(void)
 static struct nsv_sqe valid_entry(struct life *l)
 {
 	static const uint8_t ops[] = {NSV_OP_SUBMIT, NSV_OP_SUBMIT, NSV_OP_SUBMIT, NSV_OP_CANCEL,
-		NSV_OP_NOP, NSV_OP_TOKENIZE, NSV_OP_DETOKENIZE, NSV_OP_STATUS};
+		NSV_OP_FORK, NSV_OP_FORK, NSV_OP_NOP, NSV_OP_TOKENIZE, NSV_OP_DETOKENIZE, NSV_OP_STATUS};
 	const struct nsv_geom *g = &l->r.welcome.geom;
 	struct nsv_params p = some_params();
 	uint32_t len = 4 * (1 + below(below(20) ? 30 : (g->arena_len - 256) / 4));
@@ -128,6 +133,12 @@ static struct nsv_sqe valid_entry(struct life *l)
 		memset(l->r.up.arena, 'a' + (int)below(26), len);
 	}
 	memcpy(l->r.up.arena + sqe.params_off, &p, sizeof(p));
+	if (sqe.op == NSV_OP_SUBMIT || sqe.op == NSV_OP_FORK)
+		sqe.branch = below(4);
+	if (sqe.op == NSV_OP_FORK && below(8))
+		sqe.prompt_len = sqe.params_off = sqe.params_len = 0;
+	if (sqe.op == NSV_OP_SUBMIT && p.n_branch > 1)
+		l->next_id += p.n_branch - 1; /* its answers have these ids */
 	return sqe;
 }
 
@@ -247,6 +258,7 @@ static void do_read(struct life *l)
 		struct nsv_up_slot *s = &l->r.up.slots[i];
 		bool ring = nsv_cursor_move(&s->text_read, nsv_load_acq_u64(&rec->text_end), rec);
 		ring |= nsv_cursor_move(&s->token_read, nsv_load_acq_u64(&rec->token_end), rec);
+		ring |= nsv_cursor_move(&s->lp_read, nsv_load_acq_u64(&rec->lp_end), rec);
 		if (nsv_load_acq_u32(&rec->state) == NSV_SLOT_DONE)
 			nsv_store_rel_u64(&s->ack_id, nsv_load_acq_u64(&rec->request_id));
 		if (ring)
