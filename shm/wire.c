@@ -222,6 +222,10 @@ int nsv_welcome_recv(
 
 	if (got < 0)
 		return (int)got;
+	if (got == sizeof(struct nsv_bell)) {
+		close_all(fds, n_fd);
+		return nsv_fail(err, -ECONNRESET, "the daemon was replaced in the middle of the hello");
+	}
 	int code = nsv_welcome_check(buf, (size_t)got, ret, err);
 	if (code == 0 && n_fd == N_FD) {
 		*ret_up_fd = fds[0];

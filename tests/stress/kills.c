@@ -193,6 +193,11 @@ static void note_token(struct stream *s)
 		add_time(&any, ns);
 }
 
+static bool is_same(const void *a, const void *b, size_t len)
+{
+	return len == 0 || memcmp(a, b, len) == 0;
+}
+
 /* Is the chunk what comes next? */
 static bool check_chunk(
 	struct stream *s, const struct nsv_client_chunk *c, const struct nsv_answer *a)
@@ -200,9 +205,9 @@ static bool check_chunk(
 	if (s->n_token + c->n_token > a->n_token || s->n_lp + c->n_lp > a->n_lp ||
 		s->text_len + c->text_len > a->text_len)
 		return false;
-	bool same = memcmp(c->tokens, a->tokens + s->n_token, c->n_token * sizeof(*c->tokens)) == 0 &&
-		    memcmp(c->lps, a->lps + s->n_lp, c->n_lp * sizeof(*c->lps)) == 0 &&
-		    memcmp(c->text, a->text + s->text_len, c->text_len) == 0;
+	bool same = is_same(c->tokens, a->tokens + s->n_token, c->n_token * sizeof(*c->tokens)) &&
+		    is_same(c->lps, a->lps + s->n_lp, c->n_lp * sizeof(*c->lps)) &&
+		    is_same(c->text, a->text + s->text_len, c->text_len);
 	s->n_token += c->n_token;
 	s->n_lp += c->n_lp;
 	s->text_len += c->text_len;
@@ -317,7 +322,7 @@ static void check_brief(struct nsv_client *client, struct nsv_request *r, bool c
 	nsv_request_result(r, &result);
 	bool whole = result.finish != NSV_CLIENT_FINISH_CANCEL;
 	if (result.code || (!whole && !cancelled) || (whole && c.n_token != brief->n_token) ||
-		memcmp(c.tokens, brief->tokens, c.n_token * sizeof(*c.tokens)) != 0)
+		!is_same(c.tokens, brief->tokens, c.n_token * sizeof(*c.tokens)))
 		lose("one of a burst: finish %u, code %u, %zu tokens: %s", result.finish,
 			result.code, c.n_token, result.text);
 	add(&count.n_cancelled, !whole);

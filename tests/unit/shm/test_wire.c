@@ -139,6 +139,8 @@ static void test_bad_welcomes(void **state)
 	w.status = NSV_E_DENIED; /* a refusal with descriptors: they are closed */
 	send_raw(&w, sizeof(w), 2);
 	assert_int_equal(receive(&err), NSV_E_DENIED);
+	assert_int_equal(nsv_bell_send(pair[0]), 0); /* of a daemon that took the session over */
+	assert_int_equal(receive(&err), -ECONNRESET);
 	assert_int_equal(count_fds(), before);
 	shutdown(pair[0], SHUT_WR);
 	assert_int_equal(receive(&err), -ECONNRESET);
