@@ -116,15 +116,15 @@ static uint32_t resume_margin(const struct nsv_sched *s, const struct nsv_sched_
  * nobody moves, or where it comes before one that runs. */
 static uint32_t margin_for(const struct nsv_sched *s, const struct nsv_sched_seq *q)
 {
-	bool any_moves = false;
-
-	for (uint32_t i = 0; i < s->n_run; i++) {
-		const struct nsv_sched_seq *other = &s->seqs[s->run[i]];
-		if (!other->paused && nsv_sched_before(q, other))
+	for (uint32_t i = s->n_run; i > 0; i--) {
+		const struct nsv_sched_seq *youngest = &s->seqs[s->run[i - 1]];
+		if (youngest->paused)
+			continue;
+		if (nsv_sched_before(q, youngest))
 			return 0;
-		any_moves |= !other->paused;
+		return (uint32_t)nsv_max(s->watermark, resume_margin(s, q));
 	}
-	return any_moves ? (uint32_t)nsv_max(s->watermark, resume_margin(s, q)) : 0;
+	return 0;
 }
 
 /* ---- Admission */
