@@ -1,5 +1,5 @@
 /* The scheduler's own cost, without a model: a step's plan and results at 1 to 1,024 running requests,
- * with nobody coming or going and with one in 32 replaced each step; the look-up of a known prompt of
+ * steady (nobody comes or goes) and with one in 32 replaced each step; the look-up of a known prompt of
  * 64 to 65,536 tokens in the prefix cache; and what of the blocks holds no token. Exponents are
  * fitted to the medians of rounds in which all sizes take turns, with their standard errors.
  *
@@ -25,7 +25,7 @@
 
 enum load { STEADY, CHURN, N_LOAD };
 
-static const char *const load_names[N_LOAD] = {"decode", "decode, 1 in 32 replaced"};
+static const char *const load_names[N_LOAD] = {"steady", "1 in 32 is new"};
 
 struct bed {
 	struct nsv_block_alloc alloc;
