@@ -1,5 +1,6 @@
-/* Paged attention over sixteen lanes; attention-<isa>.c defines FN(name), SCORE_ROWS, VALUE_ROWS
- * and VALUE_VECS (what fits its registers; the bits do not depend on them) and includes this.
+/* Paged attention over sixteen lanes; attention-<isa>.c defines FN(name), SCORE_ROWS, SCORE_VECS,
+ * VALUE_ROWS and VALUE_VECS (what fits its registers; the bits do not depend on them) and includes
+ * this.
  *
  * An item is a KV head of a sequence with a tile of its query positions and the query heads that
  * share it: up to ROWS rows (query, head) that read the same keys. A history is taken in chunks
@@ -18,8 +19,10 @@
 #include "kernels/cpu/vec.h"
 #include "kernels/half.h"
 
-#define ROWS 24u
+#define ROWS 48u
 #define STRIP 256u
+#define VALUE_KEYS 64u /* whose values stay in the nearest cache for all rows */
+#define AHEAD 16u      /* keys whose values are asked for in advance */
 #define DIM_MAX 1024u
 #define PART_HEAD NSV_ATTN_PART_HEAD
 
@@ -39,7 +42,7 @@ struct work {
 	float s[ROWS * STRIP];                /* scores, then weights */
 	float k[DIM_MAX * VF_N];              /* gathered: (head_dim, 16) */
 	float v[VF_N * DIM_MAX];              /* gathered: (16, dim) */
-	const float *v_row[STRIP];            /* of each key of the strip */
+	const float *v_row[STRIP + AHEAD];    /* of each key of the strip; then any */
 	float chunk[ROWS * (DIM_MAX + PART_HEAD)];
 	float total[ROWS * (DIM_MAX + PART_HEAD)];
 };
@@ -113,35 +116,59 @@ static void gather_v(const struct item *it, uint32_t pos, float *dst)
 
 /* ---- Scores ----------------------------------------------------------------------------- */
 
-/* Sixteen keys against `rows` rows; rows is a constant wherever this is expanded. */
-ALWAYS_INLINE void score_rows(uint32_t rows, const float *k, size_t k_stride, const float *q,
-	uint32_t n_row, uint32_t n, float *s)
+/* Groups of sixteen keys, read in place or gathered. */
+struct keys {
+	const float *k[SCORE_VECS];
+	size_t stride;
+	const float *next[SCORE_VECS]; /* those after them, to ask for; NULL: none */
+};
+
+/* `vecs` groups of keys against `rows` rows: both are constants wherever this is expanded. */
+ALWAYS_INLINE void score_rows(uint32_t rows, uint32_t vecs, const struct keys *keys, bool ask,
+	const float *q, uint32_t n_row, uint32_t n, float *s)
 {
-	vf acc[SCORE_ROWS];
+	vf acc[SCORE_ROWS][SCORE_VECS];
 	UNROLL
 	for (uint32_t r = 0; r < rows; r++)
-		acc[r] = vf_set1(0);
-	for (uint32_t d = 0; d < n; d++) {
-		vf key = vf_load(k + d * k_stride);
 		UNROLL
-		for (uint32_t r = 0; r < rows; r++)
-			acc[r] = vf_fma(vf_set1(q[d * n_row + r]), key, acc[r]);
+		for (uint32_t j = 0; j < vecs; j++)
+			acc[r][j] = vf_set1(0);
+	for (uint32_t d = 0; d < n; d++) {
+		vf key[SCORE_VECS];
+		UNROLL
+		for (uint32_t j = 0; j < vecs; j++)
+			key[j] = vf_load(keys->k[j] + d * keys->stride);
+		if (ask)
+			UNROLL
+			for (uint32_t j = 0; j < vecs; j++)
+				__builtin_prefetch(keys->next[j] + d * keys->stride);
+		UNROLL
+		for (uint32_t r = 0; r < rows; r++) {
+			vf x = vf_set1(q[d * n_row + r]);
+			UNROLL
+			for (uint32_t j = 0; j < vecs; j++)
+				acc[r][j] = vf_fma(x, key[j], acc[r][j]);
+		}
 	}
 	UNROLL
 	for (uint32_t r = 0; r < rows; r++)
-		vf_store(s + r * STRIP, acc[r]);
+		UNROLL
+		for (uint32_t j = 0; j < vecs; j++)
+			vf_store(s + r * STRIP + j * VF_N, acc[r][j]);
 }
 
-static void score_group(
-	const float *k, size_t k_stride, const float *q, uint32_t n_row, uint32_t n, float *s)
+/* `vecs` is SCORE_VECS or 1. */
+ALWAYS_INLINE void score_group(uint32_t vecs, const struct keys *keys, const float *q,
+	uint32_t n_row, uint32_t n, float *s)
 {
 	for (uint32_t r = 0; r < n_row; r += SCORE_ROWS) {
 		const float *at = q + r;
 		float *to = s + r * STRIP;
+		bool ask = r == 0 && keys->next[0];
 		switch (min_u32(n_row - r, SCORE_ROWS)) {
 #define CASE(c) \
 	case c: \
-		score_rows(c <= SCORE_ROWS ? c : 1, k, k_stride, at, n_row, n, to); \
+		score_rows(c <= SCORE_ROWS ? c : 1, vecs, keys, ask, at, n_row, n, to); \
 		break;
 			CASE(1)
 			CASE(2)
@@ -149,11 +176,34 @@ static void score_group(
 			CASE(4)
 			CASE(5)
 			CASE(6)
-			CASE(7)
-			CASE(8)
 #undef CASE
 		}
 	}
+}
+
+static void find_keys(const struct item *it, uint32_t pos, uint32_t n, const float **k)
+{
+	for (uint32_t j = 0; j < n; j++)
+		k[j] = (const float *)it->call->k + place(it, &it->call->shape->k, pos + j * VF_N);
+}
+
+/* The keys pos .. < end are read in place. Returns how many groups were scored. */
+static uint32_t score_in_place(
+	const struct item *it, struct work *w, uint32_t strip, uint32_t pos, uint32_t end)
+{
+	const struct nsv_attn_shape *s = it->call->shape;
+	struct keys keys = {.stride = (size_t)s->k.dim_stride};
+	float *to = w->s + (pos - strip);
+	if (end - pos < SCORE_VECS * VF_N) {
+		find_keys(it, pos, 1, keys.k);
+		score_group(1, &keys, w->q, it->n_row, s->head_dim, to);
+		return 1;
+	}
+	find_keys(it, pos, SCORE_VECS, keys.k);
+	if (it->end[it->n_row - 1] - pos >= 2 * SCORE_VECS * VF_N)
+		find_keys(it, pos + SCORE_VECS * VF_N, SCORE_VECS, keys.next);
+	score_group(SCORE_VECS, &keys, w->q, it->n_row, s->head_dim, to);
+	return SCORE_VECS;
 }
 
 /* Scores of the strip's keys [begin, end), from whole groups of 16. */
@@ -161,17 +211,16 @@ static void score_strip(
 	const struct item *it, struct work *w, uint32_t strip, uint32_t begin, uint32_t end)
 {
 	const struct nsv_attn_shape *s = it->call->shape;
-	bool in_place = k_in_place(s);
-	for (uint32_t pos = begin / VF_N * VF_N; pos < end; pos += VF_N) {
-		const float *k = w->k;
-		size_t stride = VF_N;
-		if (in_place) {
-			k = (const float *)it->call->k + place(it, &s->k, pos);
-			stride = (size_t)s->k.dim_stride;
-		} else {
-			gather_k(it, pos, begin, end, w->k);
-		}
-		score_group(k, stride, w->q, it->n_row, s->head_dim, w->s + (pos - strip));
+	uint32_t pos = begin / VF_N * VF_N;
+	const struct keys keys = {.k = {w->k}, .stride = VF_N};
+	if (k_in_place(s)) {
+		while (pos < end)
+			pos += VF_N * score_in_place(it, w, strip, pos, end);
+		return;
+	}
+	for (; pos < end; pos += VF_N) {
+		gather_k(it, pos, begin, end, w->k);
+		score_group(1, &keys, w->q, it->n_row, s->head_dim, w->s + (pos - strip));
 	}
 }
 
@@ -200,7 +249,8 @@ static float finish_scores(const struct nsv_attn_shape *shape, float *s, uint32_
 		vf x = vf_mul(vf_load(s + i), scale);
 		if (shape->softcap > 0)
 			x = cap_score(x, shape->softcap);
-		x = vf_between(clamp_to(from, i, VF_N), clamp_to(to, i, VF_N), x, none);
+		if (i < from || i + VF_N > to)
+			x = vf_between(clamp_to(from, i, VF_N), clamp_to(to, i, VF_N), x, none);
 		max = vf_max(max, x);
 		vf_store(s + i, x);
 	}
@@ -248,6 +298,9 @@ ALWAYS_INLINE void value_rows(uint32_t rows, uint32_t vecs, float *const *part, 
 		UNROLL
 		for (uint32_t j = 0; j < vecs; j++)
 			val[j] = vf_load(v + j * VF_N);
+		UNROLL
+		for (uint32_t j = 0; j < vecs; j++)
+			__builtin_prefetch(v_row[t + AHEAD] + dim0 + j * VF_N);
 		UNROLL
 		for (uint32_t r = 0; r < rows; r++) {
 			vf w = vf_set1(p[r * STRIP + t]);
@@ -336,7 +389,10 @@ static void value_strip(
 		for (uint32_t pos = begin; pos < end; pos++)
 			w->v_row[pos - strip] =
 				(const float *)it->call->v + place(it, &s->v, pos);
-		value_all(it, w, strip, begin - strip, end - strip);
+		for (uint32_t i = 0; i < AHEAD; i++)
+			w->v_row[end - strip + i] = w->v_row[end - strip - 1];
+		for (uint32_t t = begin - strip; t < end - strip; t += VALUE_KEYS)
+			value_all(it, w, strip, t, min_u32(t + VALUE_KEYS, end - strip));
 		return;
 	}
 	for (uint32_t pos = begin; pos < end; pos += VF_N) {
@@ -345,6 +401,8 @@ static void value_strip(
 			gather_v(it, i, w->v + (i - pos) * DIM_MAX);
 			w->v_row[i - strip] = w->v + (i - pos) * DIM_MAX;
 		}
+		for (uint32_t i = 0; i < AHEAD; i++)
+			w->v_row[to - strip + i] = w->v;
 		value_all(it, w, strip, pos - strip, to - strip);
 	}
 }

@@ -1,6 +1,7 @@
 /* Paged attention, compiled for plain C. */
 #define FN(name) nsv_cpu_##name##_plain
 #define SCORE_ROWS 1u
+#define SCORE_VECS 1u
 #define VALUE_ROWS 1u
 #define VALUE_VECS 1u
 

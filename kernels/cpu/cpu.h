@@ -1,7 +1,7 @@
 /* The `cpu` backend: what CPU users run. One table of kernels a row of instruction sets, best
  * first, the last plain C; all rows give the same bits (kernels/cpu/vec.h says how), so the
  * numerics id is one. $NANOSERVE_CPU_ISA names the row to run. Attention keeps its tiles on the
- * stack: half a MiB. */
+ * stack: a MiB. */
 #ifndef NSV_KERNELS_CPU_CPU_H
 #define NSV_KERNELS_CPU_CPU_H
 
