@@ -1,18 +1,15 @@
-/* One step: a batch of rows through all layers, run by every member of the team together.
+/* One step: a batch of rows through all layers, run by every member of the team together. How the
+ * work is shared depends on the rows; the bits do not.
  *
- * Products and attention share out their outputs, so a barrier stands between each and whoever
- * reads it. What works row by row (norms, RoPE, gating, the residual stream) is done in one of two
- * ways:
+ *     many rows   each member takes rows of its own through everything but attention, some at a
+ *                 time, in a lane of its own: it meets the others twice a layer, before attention
+ *                 and after it
+ *     some rows   products share out their outputs, what works row by row (norms, RoPE, gating,
+ *                 the residual stream) shares out rows, in the shared lane: 13 meetings a layer
+ *     few rows    as above, but each member works row by row on all rows, in a lane of its own,
+ *                 for less than a meeting costs: 6 meetings a layer
  *
- *     many rows   each member does its share in the shared lane, and meets the others before and
- *                 after acts_set, which may share rows differently
- *     few rows    each member does all of them in a lane of its own and meets nobody: the same bits
- *                 everywhere, for less than a barrier costs
- *
- * A layer is global or local: each kind has its own shape of attention and its own angles.
- *
- * Barriers a layer: after QKV, after K and V are in the pool, after attention, after the output
- * product, after gate and up, after down: 6; with many rows 7 more. */
+ * A layer is global or local: each kind has its own shape of attention and its own angles. */
 #include <math.h>
 #include <string.h>
 
@@ -28,18 +25,23 @@ struct step {
 	float *logits;
 };
 
-/* A member's view of a step. */
+/* A member's view of a step, or of some of its rows. */
 struct walk {
 	const struct step *step;
 	const struct nsv_model *m;
 	const struct nsv_part *part;
+	const struct nsv_part *mul_part; /* who shares products: the team, or nobody */
 	const struct nsv_part *row_part; /* who shares acts_set: the team, or nobody */
+	bool apart;			 /* many rows: to be taken some at a time */
 	struct nsv_lane lane;
-	uint32_t row0, n_row;	  /* rows of the residual stream that this member computes */
-	uint32_t share0, n_share; /* rows whose Q, K and V it turns and stores */
+	uint32_t first, n_lane;	  /* the lane's rows, of the batch's */
+	uint32_t row0, n_row;	  /* rows of the lane that this member computes */
+	uint32_t share0, n_share; /* rows of the batch whose Q, K and V it turns and stores */
 };
 
 static const struct nsv_part alone = {.index = 0, .count = 1};
+
+#define ROW_UNIT 16 /* many rows are parted in whole tiles of products */
 
 /* ---- Checks: nothing is written before they pass */
 
@@ -165,34 +167,90 @@ static void meet(const struct walk *w)
 	nsv_team_barrier(w->part);
 }
 
+/* After a product, whose outputs come from all who share it. */
+static void meet_product(const struct walk *w)
+{
+	nsv_team_barrier(w->mul_part);
+}
+
 /* Between row-wise work and acts_set, and after it: nobody to meet in a lane of one's own. */
 static void meet_rows(const struct walk *w)
 {
 	nsv_team_barrier(w->row_part);
 }
 
+/* Few rows: the row-wise buffers are the member's own, what products write is everybody's. */
+static void own_rows(struct walk *w)
+{
+	const struct nsv_lane *own = &w->m->scratch.own[w->part->index];
+
+	w->row0 = 0;
+	w->n_row = w->n_lane;
+	w->row_part = &alone;
+	w->lane.x = own->x;
+	w->lane.norm = own->norm;
+	w->lane.act = own->act;
+	w->lane.acts = own->acts;
+}
+
 static struct walk begin_walk(const struct step *s, const struct nsv_part *part)
 {
-	struct walk w = {.step = s, .m = s->m, .part = part};
+	uint32_t n_row = s->batch->n_row;
+	struct walk w = {.step = s,
+		.m = s->m,
+		.part = part,
+		.mul_part = part,
+		.row_part = part,
+		.apart = n_row >= NSV_LANE_ROWS * part->count,
+		.lane = s->m->scratch.shared,
+		.n_lane = n_row};
 	size_t begin, end;
-	bool own = part->count > 1 && s->batch->n_row <= NSV_OWN_ROWS;
 
-	nsv_part_range(part, s->batch->n_row, 1, &begin, &end);
-	w.share0 = (uint32_t)begin;
-	w.n_share = (uint32_t)(end - begin);
-	w.row0 = own ? 0 : w.share0;
-	w.n_row = own ? s->batch->n_row : w.n_share;
-	w.row_part = own ? &alone : part;
-	w.lane = own ? s->m->scratch.own[part->index] : s->m->scratch.shared;
+	nsv_part_range(part, n_row, w.apart ? ROW_UNIT : 1, &begin, &end);
+	w.row0 = w.share0 = (uint32_t)begin;
+	w.n_row = w.n_share = (uint32_t)(end - begin);
+	if (part->count > 1 && n_row <= NSV_OWN_ROWS)
+		own_rows(&w);
 	return w;
 }
 
-/* out (n_row, ld) = the product's matrices times what acts_set left. All members must have met. */
+/* Rows first .. first + n - 1 of the batch, by this member alone. */
+static struct walk some_rows(const struct walk *w, uint32_t first, uint32_t n)
+{
+	struct walk some = *w;
+
+	some.lane = w->m->scratch.own[w->part->index];
+	some.lane.x = w->lane.x + (size_t)first * w->m->desc.n_embd;
+	some.mul_part = some.row_part = &alone;
+	some.first = some.share0 = first;
+	some.n_lane = some.n_row = some.n_share = n;
+	some.row0 = 0;
+	return some;
+}
+
+static void each_rows(
+	const struct walk *w, uint32_t layer, void (*fn)(const struct walk *w, uint32_t layer))
+{
+	uint32_t end = w->share0 + w->n_share;
+
+	if (!w->apart) {
+		fn(w, layer);
+		return;
+	}
+	for (uint32_t r = w->share0; r < end; r += NSV_LANE_ROWS) {
+		struct walk some =
+			some_rows(w, r, end - r < NSV_LANE_ROWS ? end - r : NSV_LANE_ROWS);
+
+		fn(&some, layer);
+	}
+}
+
+/* out (n_row, ld) = the product's matrices times what acts_set left. All who share it have met. */
 static void multiply(
 	const struct walk *w, const struct nsv_product *p, float *out, size_t ld, uint32_t n_row)
 {
 	for (uint32_t i = 0; i < p->n; i++)
-		w->m->backend->matmul(w->part, out + p->part[i].col, ld,
+		w->m->backend->matmul(w->mul_part, out + p->part[i].col, ld,
 			nsv_weight_at(w->m, p->part[i].off), w->lane.acts, n_row);
 }
 
@@ -211,7 +269,7 @@ static void norm_rows(const struct walk *w, size_t weight)
 	w->m->backend->rmsnorm(&alone, w->lane.norm + at, w->lane.x + at,
 		nsv_weight_at(w->m, weight), n, w->n_row, n, w->m->desc.norm_eps);
 	meet_rows(w);
-	set_acts(w, w->lane.norm, w->step->batch->n_row, n);
+	set_acts(w, w->lane.norm, w->n_lane, n);
 }
 
 /* The residual stream takes what the last product left in y; with a norm after each half of a
@@ -220,7 +278,7 @@ static void add_rows(const struct walk *w, size_t post_norm)
 {
 	uint32_t n = w->m->desc.n_embd;
 	size_t at = (size_t)w->row0 * n;
-	const float *y = w->m->scratch.y + at;
+	const float *y = w->lane.y + at;
 
 	if (w->m->desc.post_norm) {
 		float *normed = w->lane.norm + at;
@@ -235,7 +293,7 @@ static void add_rows(const struct walk *w, size_t post_norm)
 static void embed_rows(const struct walk *w)
 {
 	w->m->backend->embed(&alone, w->lane.x + (size_t)w->row0 * w->m->desc.n_embd, &w->m->embd,
-		w->step->batch->tokens + w->row0, w->n_row, w->m->desc.embd_scale);
+		w->step->batch->tokens + w->first + w->row0, w->n_row, w->m->desc.embd_scale);
 }
 
 /* Cosines and sines of this member's share, once a step: the same in every layer of a kind. */
@@ -293,7 +351,8 @@ static void store_kv(const struct walk *w, uint32_t layer)
 	const struct nsv_layer *l = &w->m->layers[layer];
 	enum nsv_layer_kind kind = nsv_layer_kind(d, layer);
 	size_t ld = nsv_n_qkv(d), n_q = nsv_n_q(d);
-	float *row = w->m->scratch.qkv + w->share0 * ld, *k = row + n_q, *v = k + nsv_n_kv(d);
+	float *row = w->lane.qkv + (w->share0 - w->first) * ld, *k = row + n_q;
+	float *v = k + nsv_n_kv(d);
 	float *q = w->m->scratch.q + w->share0 * n_q;
 
 	if (d->qkv_bias)
@@ -332,46 +391,58 @@ static void gate_rows(const struct walk *w)
 {
 	const struct nsv_model_desc *d = &w->m->desc;
 	size_t ld = 2 * (size_t)d->n_ff;
-	const float *gate = w->m->scratch.ff + w->row0 * ld;
+	const float *gate = w->lane.ff + w->row0 * ld;
 
 	w->m->backend->gate(&alone, w->lane.act + (size_t)w->row0 * d->n_ff, gate, gate + d->n_ff,
 		ld, w->n_row, d->n_ff, d->act);
 	meet_rows(w);
-	set_acts(w, w->lane.act, w->step->batch->n_row, d->n_ff);
+	set_acts(w, w->lane.act, w->n_lane, d->n_ff);
 }
 
-static void run_attention(const struct walk *w, uint32_t layer)
+static void run_qkv(const struct walk *w, uint32_t layer)
 {
 	const struct nsv_layer *l = &w->m->layers[layer];
-	const struct nsv_scratch *s = &w->m->scratch;
-	uint32_t n_row = w->step->batch->n_row, n_qkv = nsv_n_qkv(&w->m->desc);
 
 	norm_rows(w, l->attn_norm);
-	multiply(w, &l->qkv, s->qkv, n_qkv, n_row);
-	meet(w); /* a row's Q, K and V come from all members */
+	multiply(w, &l->qkv, w->lane.qkv, nsv_n_qkv(&w->m->desc), w->n_lane);
+	meet_product(w);
 	store_kv(w, layer);
-	meet(w); /* attention reads the K and V of every row */
-	attend(w, layer);
-	meet(w); /* a row's heads come from all members */
-	set_acts(w, s->attn, n_row, nsv_n_q(&w->m->desc));
-	multiply(w, &l->out, s->y, w->m->desc.n_embd, n_row);
-	meet(w); /* a row of y comes from all members */
+}
+
+static void run_out(const struct walk *w, const struct nsv_layer *l)
+{
+	size_t n_q = nsv_n_q(&w->m->desc);
+
+	set_acts(w, w->m->scratch.attn + w->first * n_q, w->n_lane, (uint32_t)n_q);
+	multiply(w, &l->out, w->lane.y, w->m->desc.n_embd, w->n_lane);
+	meet_product(w);
 	add_rows(w, l->post_attn_norm);
 }
 
-static void run_ff(const struct walk *w, uint32_t layer)
+static void run_ff(const struct walk *w, const struct nsv_layer *l)
 {
-	const struct nsv_layer *l = &w->m->layers[layer];
-	const struct nsv_scratch *s = &w->m->scratch;
-	uint32_t n_row = w->step->batch->n_row;
-
 	norm_rows(w, l->ffn_norm);
-	multiply(w, &l->gate_up, s->ff, 2 * (size_t)w->m->desc.n_ff, n_row);
-	meet(w); /* gating reads what all members wrote */
+	multiply(w, &l->gate_up, w->lane.ff, 2 * (size_t)w->m->desc.n_ff, w->n_lane);
+	meet_product(w);
 	gate_rows(w);
-	multiply(w, &l->down, s->y, w->m->desc.n_embd, n_row);
-	meet(w); /* a row of y comes from all members */
+	multiply(w, &l->down, w->lane.y, w->m->desc.n_embd, w->n_lane);
+	meet_product(w);
 	add_rows(w, l->post_ffn_norm);
+}
+
+static void run_after(const struct walk *w, uint32_t layer)
+{
+	run_out(w, &w->m->layers[layer]);
+	run_ff(w, &w->m->layers[layer]);
+}
+
+static void run_layer(const struct walk *w, uint32_t layer)
+{
+	each_rows(w, layer, run_qkv);
+	meet(w); /* attention reads the K and V of every row */
+	attend(w, layer);
+	meet(w); /* a row's heads come from all members */
+	each_rows(w, layer, run_after);
 }
 
 /* The last norm, on this member's share of the rows that are wanted; in a lane of its own, on all.
@@ -408,10 +479,8 @@ static void run_member(const struct nsv_part *part, void *arg)
 	embed_rows(&w);
 	for (uint32_t kind = 0; kind < nsv_n_layer_kind(&w.m->desc); kind++)
 		set_angles(&w, kind);
-	for (uint32_t i = 0; i < w.m->desc.n_layer; i++) {
-		run_attention(&w, i);
-		run_ff(&w, i);
-	}
+	for (uint32_t i = 0; i < w.m->desc.n_layer; i++)
+		run_layer(&w, i);
 	run_head(&w);
 }
 

@@ -32,13 +32,16 @@ struct nsv_layer {
 	struct nsv_product down;	      /* n_embd rows */
 };
 
-/* Buffers of what is computed row by row: one lane for all of a step's rows, which the members
- * share out, and a small one a member, who then computes every row itself and meets nobody. */
+/* Buffers of rows on their way through a layer: one lane for all of a step's rows, which the
+ * members share, and one of NSV_LANE_ROWS a member (see forward.c for who uses which). */
 struct nsv_lane {
-	float *x;    /* (n_row, n_embd) the residual stream */
+	float *x;    /* (n_row, n_embd) the residual stream; of a member's: NSV_OWN_ROWS */
 	float *norm; /* (n_row, n_embd) */
 	float *act;  /* (n_row, n_ff) */
 	void *acts;  /* what `matmul` reads, of the widest input */
+	float *qkv;  /* (n_row, n_qkv) */
+	float *ff;   /* (n_row, 2 n_ff): gate, then up */
+	float *y;    /* (n_row, n_embd) what is added to the residual stream */
 };
 
 struct nsv_scratch {
@@ -46,10 +49,7 @@ struct nsv_scratch {
 	struct nsv_lane shared;
 	struct nsv_lane *own;	     /* (team size) */
 	float *cs[NSV_N_LAYER_KIND]; /* (max_row, n_rot/2, 2) */
-	float *qkv;		     /* (max_row, n_qkv) */
 	float *q, *attn;	     /* (max_row, n_head * head_dim) */
-	float *ff;		     /* (max_row, 2 n_ff): gate, then up */
-	float *y;		     /* (max_row, n_embd) what is added to the residual stream */
 	void *attention;
 	size_t attention_len;
 };
@@ -87,6 +87,9 @@ struct nsv_model {
 
 /* Up to this many rows every member works row by row for itself: cheaper than to meet. */
 #define NSV_OWN_ROWS 4u
+/* Rows that a member takes through a layer at a time: what they leave stays in its cache. From so
+ * many rows a member on, members part the rows among them, not the weights. */
+#define NSV_LANE_ROWS 64u
 
 /* Finds and checks every tensor, makes the region, packs; or takes what was kept (may be NULL). */
 int nsv_model_load(struct nsv_model *m, const struct nsv_gguf *g, struct nsv_model_keep *keep,

@@ -38,29 +38,31 @@ static size_t widest_acts(const struct nsv_model *m, uint32_t n_row)
 	return len;
 }
 
-static void carve_lane(
-	const struct nsv_model *m, struct carver *c, uint32_t n_row, struct nsv_lane *lane)
+static void carve_lane(const struct nsv_model *m, struct carver *c, uint32_t n_row, uint32_t n_x,
+	struct nsv_lane *lane)
 {
-	lane->x = carve_floats(c, n_row, m->desc.n_embd);
-	lane->norm = carve_floats(c, n_row, m->desc.n_embd);
-	lane->act = carve_floats(c, n_row, m->desc.n_ff);
+	const struct nsv_model_desc *d = &m->desc;
+
+	lane->x = carve_floats(c, n_x, d->n_embd);
+	lane->norm = carve_floats(c, n_row, d->n_embd);
+	lane->act = carve_floats(c, n_row, d->n_ff);
 	lane->acts = carve(c, widest_acts(m, n_row), 1);
+	lane->qkv = carve_floats(c, n_row, nsv_n_qkv(d));
+	lane->ff = carve_floats(c, n_row, 2 * d->n_ff);
+	lane->y = carve_floats(c, n_row, d->n_embd);
 }
 
 static void carve_all(const struct nsv_model *m, struct carver *c, struct nsv_scratch *s)
 {
 	const struct nsv_model_desc *d = &m->desc;
 
-	carve_lane(m, c, m->max_row, &s->shared);
+	carve_lane(m, c, m->max_row, m->max_row, &s->shared);
 	for (uint32_t i = 0; i < nsv_team_size(m->team); i++)
-		carve_lane(m, c, NSV_OWN_ROWS, &s->own[i]);
+		carve_lane(m, c, NSV_LANE_ROWS, NSV_OWN_ROWS, &s->own[i]);
 	for (uint32_t kind = 0; kind < nsv_n_layer_kind(d); kind++)
 		s->cs[kind] = carve_floats(c, m->max_row, d->n_rot);
-	s->qkv = carve_floats(c, m->max_row, nsv_n_qkv(d));
 	s->q = carve_floats(c, m->max_row, nsv_n_q(d));
 	s->attn = carve_floats(c, m->max_row, nsv_n_q(d));
-	s->ff = carve_floats(c, m->max_row, 2 * d->n_ff);
-	s->y = carve_floats(c, m->max_row, d->n_embd);
 	s->attention = carve(c, s->attention_len, 1);
 }
 
