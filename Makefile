@@ -200,7 +200,7 @@ bench: all $(B)/bench/$(NAME) ## measure NAME=cpu|ipc|...: a table, and build/be
 # A bench NAME is tests/bench/NAME.c and, where it has parts, tests/bench/NAME-*.c.
 .SECONDEXPANSION:
 $(B)/bench/%: $(B)/obj/tests/bench/%.o $$(call obj,$$(wildcard tests/bench/$$*-*.c)) $(call obj,$(TOOL_SRC)) \
-		$(call obj,$(CLIENT_SRC)) $(B)/core.a
+		$(call obj,$(CLIENT_SRC)) $(B)/core.a | $(FDSTORE)
 	@mkdir -p $(@D)
 	$(call say,LD,$@)
 	$(Q)$(CC) $(LDFLAGS_ALL) -o $@ $^ $(LIBS_DAEMON) -ldl -lcmocka

@@ -1,5 +1,6 @@
-/* Many sessions with one daemon: what each costs to open and to keep, and what they cost another
- * one that is awake. */
+/* Many sessions with one daemon: what each costs to open and to keep, what they cost another one that
+ * is awake, and how long the next daemon takes for them all. The stand-in for the service manager
+ * runs it, so that a session's descriptors lie in a vault before its welcome. */
 #include <signal.h>
 #include <sys/resource.h>
 #include <time.h>
@@ -9,6 +10,7 @@
 #include "tests/bench/ipc.h"
 #include "tests/tools/proc.h"
 #include "tests/tools/raw.h"
+#include "tests/tools/service.h"
 #include "tests/tools/stats.h"
 #include "tests/tools/tiny.h"
 
@@ -80,26 +82,44 @@ static double idle_share(pid_t pid)
 	return (cpu_seconds(pid) - before) / IDLE_S;
 }
 
+/* From the daemon's death until the next one has taken every session. */
+static double takeover_seconds(const struct nsv_test_service *sv, uint32_t n)
+{
+	uint64_t start = nsv_now_ns();
+
+	kill(nsv_test_service_pid(sv), SIGKILL);
+	for (uint32_t i = 1; i < n; i++)
+		while (nsv_load_acq_u32(&sessions[i].down.head->epoch) < 2) {
+			if (nsv_now_ns() - start > 60000000000u)
+				die("a session was not taken over");
+			usleep(200);
+		}
+	return (double)(nsv_now_ns() - start) / 1e9;
+}
+
 void measure_sessions(struct session_costs *ret)
 {
 	const char *extra[] = {"--threads", "1", "--kv-blocks", "64", NULL};
-	struct nsv_test_daemon d;
+	struct nsv_test_service sv;
 	char model[64];
 
 	*ret = (struct session_costs){.n = how_many()};
 	nsv_tiny_model(model, sizeof(model));
-	if (nsv_test_daemon_start(&d, model, extra) < 0)
+	unpin(); /* the next daemon is not tied to this process's place */
+	if (nsv_test_service_start(&sv, model, extra) < 0)
 		die("the daemon does not start");
-	pin(d.pid, other_place(AWAKE));
-	struct nsv_client *client = open_client(d.socket, true);
-	long pss = nsv_proc_rollup(d.pid, "Pss:"), heap = nsv_proc_rollup(d.pid, "Pss_Anon:");
-	open_all(d.socket, client, ret);
-	ret->pss_bytes = (double)(nsv_proc_rollup(d.pid, "Pss:") - pss) / ret->n;
-	ret->heap_bytes = (double)(nsv_proc_rollup(d.pid, "Pss_Anon:") - heap) / ret->n;
-	ret->idle_cpu = idle_share(d.pid);
+	pid_t pid = nsv_test_service_pid(&sv);
+	pin(pid, other_place(AWAKE));
+	struct nsv_client *client = open_client(sv.socket, true);
+	long pss = nsv_proc_rollup(pid, "Pss:"), heap = nsv_proc_rollup(pid, "Pss_Anon:");
+	open_all(sv.socket, client, ret);
+	ret->pss_bytes = (double)(nsv_proc_rollup(pid, "Pss:") - pss) / ret->n;
+	ret->heap_bytes = (double)(nsv_proc_rollup(pid, "Pss_Anon:") - heap) / ret->n;
+	ret->idle_cpu = idle_share(pid);
+	ret->takeover_s = takeover_seconds(&sv, ret->n);
 	for (uint32_t i = 1; i < ret->n; i++)
 		nsv_raw_close(&sessions[i]);
 	nsv_client_close(client);
-	nsv_test_daemon_stop(&d, SIGTERM);
+	nsv_test_service_stop(&sv);
 	unlink(model);
 }

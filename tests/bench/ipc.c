@@ -304,6 +304,7 @@ static void add_sessions(struct nsv_report *r, struct session_costs *s)
 	add(r, "session: the daemon's own memory", "bytes", s->heap_bytes, NULL, 0, 0);
 	add(r, "session: the daemon's PSS", "bytes", s->pss_bytes, NULL, 0, 0);
 	add(r, "all idle: CPU seconds a second", "", s->idle_cpu, NULL, 0, 0);
+	add(r, "all taken over after SIGKILL", "s", s->takeover_s, NULL, 0, 1);
 }
 
 static void add_costs(struct nsv_report *r)

@@ -74,8 +74,9 @@ struct session_costs { /* ipc-sessions.c */
 	uint32_t n;
 	double open_us[4096]; /* (n) connect, hello, welcome, mapped; in the order they came */
 	double region_bytes, pss_bytes, heap_bytes; /* of one session, in the daemon */
-	double idle_cpu;			    /* seconds of CPU a second, all of them idle */
-	double ping_us[13];			    /* with 1, 2, 4 ... 4,096 sessions open */
+	double takeover_s;  /* from a SIGKILL until the next daemon has them all */
+	double idle_cpu;    /* seconds of CPU a second, all of them idle */
+	double ping_us[13]; /* with 1, 2, 4 ... 4,096 sessions open */
 	uint32_t n_ping;
 };
 void measure_sessions(struct session_costs *ret);
