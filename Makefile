@@ -143,7 +143,7 @@ quick-tests: all $(QUICK_TESTS)
 check-tsan: ## the tests where threads meet under ThreadSanitizer
 	@$(MAKE) --no-print-directory VARIANT=tsan all tsan-tests
 
-TSAN_TESTS := unit/kernels/test_team unit/shm/test_ring unit/client/test_client unit/daemon/test_mailbox integration/test_tiny integration/test_engine
+TSAN_TESTS := unit/kernels/test_team unit/shm/test_ring unit/client/test_client unit/daemon/test_mailbox integration/test_tiny integration/test_engine integration/test_branches
 tsan-tests: $(TSAN_TESTS:%=$(B)/tests/%)
 	@tests/tools/run-tests.sh $^
 

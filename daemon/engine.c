@@ -458,6 +458,9 @@ struct nsv_engine_stats nsv_engine_get_stats(const struct nsv_engine *e)
 	COPY(n_swap_out);
 	COPY(n_swap_in);
 	COPY(n_fork_token);
+	COPY(n_branch);
+	COPY(n_fork);
+	COPY(n_prompt_lp);
 #undef COPY
 	return s;
 }

@@ -71,6 +71,8 @@ struct nsv_engine_stats {
 	uint64_t n_accepted, n_ended, n_audit, n_audit_bad;
 	uint64_t n_swap_out, n_swap_in; /* blocks */
 	uint64_t n_fork_token;
+	uint64_t n_branch, n_fork; /* accepted: answers after an entry's first, forks */
+	uint64_t n_prompt_lp;      /* prompt tokens whose log-probabilities were told */
 	uint32_t n_running, n_waiting, n_paused, n_done, blocks_free, blocks_idle, host_free;
 	uint32_t waste; /* slots of held blocks without a token */
 };

@@ -232,11 +232,14 @@ void nsv_engine_accept(struct nsv_engine *e, struct nsv_job *job)
 	}
 	uint32_t leader = job->target ? job->target->gen.seq : NSV_SCHED_NO_LEADER;
 
+	nsv_stat_add(&e->stats.n_fork, job->target != NULL);
 	take_record(e, job, job->id);
 	join_branches(e, job);
 	accept_one(e, job, leader);
-	for (struct nsv_job *b = job->next_branch; b; b = b->next_branch)
+	for (struct nsv_job *b = job->next_branch; b; b = b->next_branch) {
 		accept_one(e, b, job->gen.seq);
+		nsv_stat_add(&e->stats.n_branch, 1);
+	}
 }
 
 /* ---- Ends */

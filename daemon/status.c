@@ -13,10 +13,10 @@ static json_t *session_json(const struct nsv_session *se)
 
 	for (uint32_t i = 0; i < se->ch.geom.n_slot; i++)
 		n_live += se->slots[i].phase != NSV_PHASE_FREE &&
-		          se->slots[i].phase != NSV_PHASE_ENDED;
+			  se->slots[i].phase != NSV_PHASE_ENDED;
 	return json_pack("{s:I, s:I, s:i, s:i, s:i, s:I}", "id", (json_int_t)se->id, "uid",
-		(json_int_t)se->uid, "pid", (int)se->pid, "slots", (int)se->ch.geom.n_slot, "requests",
-		(int)n_live, "bytes", (json_int_t)se->memory);
+		(json_int_t)se->uid, "pid", (int)se->pid, "slots", (int)se->ch.geom.n_slot,
+		"requests", (int)n_live, "bytes", (json_int_t)se->memory);
 }
 
 static json_t *sessions_json(const struct nsv_session *asker, bool all)
@@ -49,16 +49,19 @@ static json_t *memory_json(const struct nsv_engine_info *i)
 static json_t *counters_json(const struct nsv_server *s, const struct nsv_engine_stats *t)
 {
 	return json_pack(
-		"{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}",
+		"{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, "
+		"s:I, s:I}",
 		"steps", (json_int_t)t->n_step, "step_ns", (json_int_t)t->step_ns, "prompt_tokens",
 		(json_int_t)t->n_prompt_token, "output_tokens", (json_int_t)t->n_output_token,
 		"cached_tokens", (json_int_t)t->n_cached_token, "forked_tokens",
 		(json_int_t)t->n_fork_token, "blocks_swapped_out", (json_int_t)t->n_swap_out,
 		"blocks_swapped_in", (json_int_t)t->n_swap_in, "preemptions",
 		(json_int_t)t->n_preempt, "attention_reads", (json_int_t)t->n_attention, "accepted",
-		(json_int_t)t->n_accepted, "ended", (json_int_t)t->n_ended, "audits_failed",
-		(json_int_t)t->n_audit_bad, "refused_hellos", (json_int_t)s->n_refused,
-		"dropped_sessions", (json_int_t)s->n_dropped);
+		(json_int_t)t->n_accepted, "more_answers", (json_int_t)t->n_branch, "forks",
+		(json_int_t)t->n_fork, "prompt_logprobs", (json_int_t)t->n_prompt_lp, "ended",
+		(json_int_t)t->n_ended, "audits_failed", (json_int_t)t->n_audit_bad,
+		"refused_hellos", (json_int_t)s->n_refused, "dropped_sessions",
+		(json_int_t)s->n_dropped);
 }
 
 static void add_load(json_t *root, const struct nsv_server *s)
@@ -71,8 +74,8 @@ static void add_load(json_t *root, const struct nsv_server *s)
 			(int)info->n_block, "free", (int)(t.blocks_free + t.blocks_idle), "unused",
 			(int)t.blocks_free, "cached_idle", (int)t.blocks_idle, "used",
 			(int)(info->n_block - t.blocks_free - t.blocks_idle), "tokens_each",
-			(int)info->block_size, "wasted_slots", (int)t.waste,
-			"swap_total", (int)info->n_host_block, "swap_free", (int)t.host_free));
+			(int)info->block_size, "wasted_slots", (int)t.waste, "swap_total",
+			(int)info->n_host_block, "swap_free", (int)t.host_free));
 	json_object_set_new(root, "requests",
 		json_pack("{s:i, s:i, s:i, s:i}", "running", (int)(t.n_running - t.n_paused),
 			"queued", (int)t.n_waiting, "paused", (int)t.n_paused, "ended",

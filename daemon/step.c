@@ -234,6 +234,7 @@ static void take_prompt_lps(
 		}
 		nsv_sink_lps(&job->sink, r[i].lps, 1 + job->wish.params.n_logprob);
 	}
+	nsv_stat_add(&e->stats.n_prompt_lp, n);
 	if (n > 0)
 		nsv_engine_tell(job, NSV_CQE_TOKENS);
 }

@@ -108,6 +108,9 @@ static void run(const char *const *extra, const struct load *load, struct nsv_st
 		.fork_one_in = load->fork_one_in,
 		.cancel_one_in = load->cancel_one_in};
 	play(ret, load, stories);
+	long long n_fork = nsv_ask_status(ret->client, "counters.forks");
+	assert_true(nsv_ask_status(ret->client, "counters.more_answers") > 0);
+	assert_true(nsv_ask_status(ret->client, "counters.prompt_logprobs") > 0);
 	nsv_stage_compare(ret, alone);
 	nsv_stage_clear(ret);
 	nsv_stage_print(ret, stdout);
@@ -116,6 +119,9 @@ static void run(const char *const *extra, const struct load *load, struct nsv_st
 	free(stories);
 	assert_int_equal(nsv_test_daemon_stop(&d, SIGTERM), 0);
 	assert_int_equal(ret->n_wrong, 0);
+	/* of the others some were cancelled before they began */
+	assert_true(n_fork <= (long long)(ret->n_fork - ret->n_late_fork) &&
+		    (n_fork > 0) == (ret->n_fork > ret->n_late_fork));
 	assert_true(ret->n_compared >= load->n_story);
 }
 
