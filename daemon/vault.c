@@ -239,6 +239,8 @@ static bool is_worth_emptying(const struct nsv_vault *vault, bool all)
 {
 	if (vault->forgotten || vault->n_dead == 0)
 		return false;
+	if (vault->n_live == 0 && vault != vault->owner->open)
+		return true;
 	return all || vault->n_dead > vault->n_live / 2 + MAX_DEAD_BESIDE;
 }
 
@@ -261,22 +263,24 @@ static void go_on_emptying(struct nsv_vaults *v)
 		forget(vault);
 }
 
-void nsv_vaults_tend(struct nsv_vaults *v, bool all)
+static struct nsv_vault *find_worth_emptying(const struct nsv_vaults *v, bool all)
 {
 	struct nsv_vault *vault = v->all;
 
-	if (v->emptying) {
-		go_on_emptying(v);
-		return;
-	}
 	while (vault && !is_worth_emptying(vault, all))
 		vault = vault->link;
-	if (!vault)
-		return;
-	v->emptying = vault;
-	if (v->open == vault)
-		v->open = NULL;
+	return vault;
+}
+
+void nsv_vaults_tend(struct nsv_vaults *v, bool all)
+{
 	go_on_emptying(v);
+	while (!v->emptying && (v->emptying = find_worth_emptying(v, all))) {
+		if (v->open == v->emptying)
+			v->open = NULL;
+		go_on_emptying(v);
+		all = false; /* one at a time of those that nothing else asks for */
+	}
 }
 
 void nsv_vaults_remove(struct nsv_vaults *v, struct nsv_vault_place *place)
