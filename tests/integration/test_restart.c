@@ -36,7 +36,7 @@ static int stop(void **state)
 }
 
 /* Logs that hold little: a stream is held up where its reader is, so that it is under way for sure. */
-static struct nsv_client *open_narrow(uint32_t n_slot)
+static struct nsv_client *open_narrow_at(const char *socket, uint32_t n_slot)
 {
 	struct nsv_client_options o;
 	struct nsv_client *client = NULL;
@@ -45,9 +45,14 @@ static struct nsv_client *open_narrow(uint32_t n_slot)
 	nsv_client_options_init(&o);
 	o.n_slot = n_slot;
 	o.n_token = LOG_TOKENS;
-	if (nsv_client_open(service.socket, &o, text, sizeof(text), &client) < 0)
+	if (nsv_client_open(socket, &o, text, sizeof(text), &client) < 0)
 		fail_msg("%s", text);
 	return client;
+}
+
+static struct nsv_client *open_narrow(uint32_t n_slot)
+{
+	return open_narrow_at(service.socket, n_slot);
 }
 
 static struct nsv_client_params long_answer(uint64_t seed)
@@ -383,6 +388,91 @@ static void test_many_sessions(void **state)
 	check_audit();
 }
 
+/* ---- The breaker */
+
+/* A prompt whose one step takes long, at the arena's start, for slot 0. */
+static void submit_slow(struct nsv_raw *raw)
+{
+	struct nsv_sqe sqe = {.op = NSV_OP_SUBMIT,
+		.flags = NSV_SQE_IDS,
+		.request_id = ++raw->last_id,
+		.prompt_len = 500 * sizeof(int32_t)};
+
+	for (uint32_t i = 0; i < 500; i++)
+		((int32_t *)(void *)raw->up.arena)[i] = 5;
+	nsv_raw_put(raw, &sqe);
+}
+
+/* Waits until its step is under way in that daemon, the first being 1, and kills the daemon in it. */
+static void kill_in_step(
+	const struct nsv_test_service *s, const struct nsv_raw *raw, uint32_t epoch)
+{
+	const struct nsv_down_slot *slot = &raw->down.slots[0];
+
+	while (nsv_load_acq_u32(&raw->down.head->epoch) != epoch ||
+		nsv_load_acq_u64(&slot->request_id) != raw->last_id ||
+		nsv_load_acq_u32(&slot->state) != NSV_SLOT_RUNNING)
+		usleep(500);
+	assert_int_equal(nsv_load_acq_u64(&slot->token_end), 0);
+	nsv_test_service_kill(s, SIGKILL);
+}
+
+static void expect_crashed(const struct nsv_raw *raw)
+{
+	const struct nsv_down_slot *slot = &raw->down.slots[0];
+
+	for (int i = 0; i < 10000 && nsv_load_acq_u32(&slot->state) != NSV_SLOT_DONE; i++)
+		usleep(1000);
+	assert_int_equal(nsv_load_acq_u64(&slot->request_id), raw->last_id);
+	assert_int_equal(nsv_load_acq_u32(&slot->state), NSV_SLOT_DONE);
+	assert_int_equal(slot->finish, NSV_FINISH_ERROR);
+	assert_int_equal(slot->code, NSV_E_CRASHED);
+	assert_non_null(strstr(slot->text, "crash"));
+}
+
+/* A running request that crashes every daemon: it ends after two, the one that was held up goes on; after
+ * three all requests end; after four the sessions go, and the daemon serves. */
+static void test_crashes_without_progress(void **state)
+{
+	const char *extra[] = {"--backend", "reference", NULL};
+	nsv_autofree struct nsv_answer *a = malloc(sizeof(*a));
+	struct nsv_client_params p = long_answer(1);
+	struct nsv_test_service s;
+	struct nsv_raw raw;
+	struct nsv_request *r;
+	struct nsv_client_chunk chunk;
+	(void)state;
+
+	assert_int_equal(nsv_test_service_start(&s, model, extra), 0);
+	assert_int_equal(nsv_raw_open(&raw, s.socket, NULL), 0);
+	struct nsv_client *client = open_narrow_at(s.socket, 2);
+	assert_int_equal(nsv_client_submit_text(client, "held up", 7, &p, &r), 0);
+	assert_int_equal(nsv_request_next(r, 60000, &chunk), 1);
+	usleep(300000); /* its log is full, and nobody reads it */
+	submit_slow(&raw);
+	kill_in_step(&s, &raw, 1);
+	kill_in_step(&s, &raw, 2);
+	expect_crashed(&raw);
+	assert_int_equal(nsv_client_ping(client, 60000), 0);
+	submit_slow(&raw);
+	kill_in_step(&s, &raw, 3);
+	expect_crashed(&raw);
+	nsv_ask_finish(client, 0, r, a);
+	assert_int_equal(a->result.code, NSV_E_CRASHED);
+	assert_int_equal(nsv_client_ping(client, 60000), 0);
+	submit_slow(&raw);
+	kill_in_step(&s, &raw, 4);
+	assert_true(nsv_raw_closed(&raw));
+	assert_int_equal(nsv_client_ping(client, 60000), -ECONNRESET);
+	nsv_client_close(client);
+	client = open_narrow_at(s.socket, 2);
+	nsv_ask_hello(client, a);
+	assert_int_equal(a->ret, 0);
+	nsv_client_close(client);
+	nsv_raw_close(&raw);
+	assert_int_equal(nsv_test_service_stop(&s), 0);
+}
+
 /* `make kills`, in short. */
 static void test_kills_at_random_instants(void **state)
 {
@@ -407,6 +497,7 @@ int main(void)
 		cmocka_unit_test(test_a_daemon_that_stays_away),
 		cmocka_unit_test(test_a_silent_daemon_is_not_away),
 		cmocka_unit_test(test_many_sessions),
+		cmocka_unit_test(test_crashes_without_progress),
 		cmocka_unit_test(test_kills_at_random_instants),
 	};
 

@@ -6,8 +6,8 @@
  * request gave when nothing disturbed it: text, tokens, log-probabilities, the end. Beside them clients
  * that only come and go (so some are always in mid-hello), and clients that submit in bursts, cancel,
  * and have long prompts prepared. The daemon gets SIGKILL at random instants, some while the last one is
- * being replaced. A stream that had no token since the last kill is waited for only as "some stream": two
- * crashes under a step without any token would make the daemon give up what ran, which is another test.
+ * being replaced. Between two kills of daemons that serve there is a token, whosever: two crashes under a
+ * step without one make the daemon give up what ran, which is another test.
  *
  * In the end everything is accounted for: an audit, blocks and sessions as at the start, the store too.
  * The counts come last; the exit status is 0 only when nothing was lost. */
@@ -367,18 +367,18 @@ static void sleep_ns(uint64_t ns)
 	nanosleep(&t, NULL);
 }
 
-/* Some stream has had a token since the last kill. */
-static bool wait_for_token(void)
+/* The daemon that runs has sampled a token. */
+static bool wait_for_token(struct nsv_client *client)
 {
 	uint64_t start = now_ns();
 
-	while (load(&count.first_of) < load(&count.n_kill)) {
+	while (nsv_ask_status(client, "counters.output_tokens") < 1) {
 		if (load(&count.lost) || now_ns() - start > STALL_NS) {
 			lose("no token came after kill %llu",
 				(unsigned long long)load(&count.n_kill));
 			return false;
 		}
-		sleep_ns(1000000);
+		sleep_ns(5000000);
 	}
 	return true;
 }
@@ -391,20 +391,27 @@ static void kill_once(void)
 	add(&count.n_kill, 1);
 }
 
-static uint32_t kill_often(uint32_t n)
+/* Has the daemon that runs not come to serve yet? */
+static bool is_starting(unsigned int n_took_over)
+{
+	return nsv_test_service_logged(&service, "took over") == n_took_over;
+}
+
+static uint32_t kill_often(struct nsv_client *client, uint32_t n)
 {
 	uint32_t n_kill = 0;
 
 	while (n_kill < n) {
-		if (!wait_for_token())
+		if (!wait_for_token(client))
 			break;
 		kill(nsv_test_service_pid(&service), SIGUSR1); /* an audit in the midst of it */
 		sleep_ns((uint64_t)t_below(250) * 1000000u + t_below(1000000));
+		unsigned int n_took_over = nsv_test_service_logged(&service, "took over");
 		kill_once();
 		n_kill++;
-		if (n_kill < n && t_below(8) == 0) { /* the next one dies as it starts */
-			sleep_ns((uint64_t)t_below(400) * 1000000u);
-			if (load(&count.first_of) < load(&count.n_kill)) {
+		if (n_kill < n && t_below(4) == 0) { /* the next one dies as it starts */
+			sleep_ns((uint64_t)t_below(300) * 1000000u);
+			if (is_starting(n_took_over)) {
 				kill_once();
 				n_kill++;
 			}
@@ -412,7 +419,7 @@ static uint32_t kill_often(uint32_t n)
 		if (n_kill % 100 == 0)
 			fprintf(stderr, "%u kills, %u answers\n", n_kill, load(&count.n_answer));
 	}
-	wait_for_token();
+	wait_for_token(client);
 	return n_kill;
 }
 
@@ -433,7 +440,7 @@ static void run_alone(struct nsv_client *client)
 	nsv_ask_text(client, prompts[0], &p, brief);
 }
 
-static void work(uint32_t n)
+static void work(struct nsv_client *client, uint32_t n)
 {
 	enum { N = N_STREAM + N_VISITOR + N_SUBMITTER };
 	pthread_t threads[N];
@@ -446,7 +453,7 @@ static void work(uint32_t n)
 			(void *)(i + 1));
 	count.n_kill = 0;
 	sleep_ns(200000000);
-	uint32_t n_kill = kill_often(n);
+	uint32_t n_kill = kill_often(client, n);
 	if (n_kill < n)
 		lose("%u kills of %u", n_kill, n);
 	__atomic_store_n(&count.stop, true, __ATOMIC_RELEASE);
@@ -530,7 +537,7 @@ static int run(uint32_t n, const char *model, bool tiny)
 	long long blocks = nsv_ask_status(client, "blocks.free");
 	run_alone(client);
 	if (count.lost == 0)
-		work(n);
+		work(client, n);
 	check_accounts(client, blocks, n_stored);
 	nsv_client_close(client);
 	if (count.lost)
