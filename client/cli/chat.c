@@ -3,6 +3,7 @@
 #include "client/cli/cli.h"
 
 #include <errno.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,6 +13,7 @@
 #include <editline/readline.h>
 
 #define LOOK_MS 200 /* a SIGINT just before the wait began is seen after this */
+#define AWAY_MS 60000 /* how long to wait for a daemon that went away */
 
 struct chat {
 	const struct cli *cli;
@@ -87,26 +89,61 @@ static int keep_turn(struct chat *c, bool answered)
 	return 0;
 }
 
-/* The daemon's refusals (a full context, say) leave the chat where it was: 0. EXIT_FAILED: over. */
-static int answer(struct chat *c)
+/* After the daemon went away: waits for one at the socket. The conversation is here, so it goes on.
+ * 0, or the exit code. */
+static int reconnect(struct chat *c)
+{
+	char text[256] = "";
+	int code = EXIT_NO_DAEMON;
+
+	nsv_client_close(c->client);
+	c->client = NULL;
+	interrupted = 0;
+	fputs("[the daemon went away; waiting for it, Ctrl-C gives up]\n", stderr);
+	for (int ms = 0; code == EXIT_NO_DAEMON && ms < AWAY_MS && !interrupted; ms += LOOK_MS) {
+		poll(NULL, 0, LOOK_MS);
+		code = cli_try_open(c->cli, 0, 1, text, sizeof(text), &c->client);
+	}
+	if (code != EXIT_DONE)
+		cli_failed(c->cli, "%s", text);
+	return code;
+}
+
+/* Asks, and streams the answer. 0: *ret_code says how it ended; or -errno. */
+static int ask(struct chat *c, int *ret_code)
 {
 	struct nsv_client_result result;
 	struct nsv_request *r;
 	int ret = nsv_client_submit_chat(
 		c->client, c->messages.list, c->messages.n, &c->sampling.params, &r);
 
-	if (ret < 0) {
-		cli_failed(c->cli, "%s", nsv_client_error(c->client));
-		return ret == -E2BIG ? keep_turn(c, false) : EXIT_FAILED;
-	}
+	if (ret < 0)
+		return ret;
 	c->answer_len = 0;
 	ret = stream_answer(c, r);
 	putchar('\n');
-	int code = cli_finish(c->cli, c->client, r, ret, &result);
-	if (code == EXIT_DONE && result.finish == NSV_CLIENT_FINISH_CANCEL)
+	if (ret == 0)
+		*ret_code = cli_finish(c->cli, c->client, r, ret, &result);
+	if (ret == 0 && *ret_code == EXIT_DONE && result.finish == NSV_CLIENT_FINISH_CANCEL)
 		puts("[stopped]");
 	nsv_request_free(r);
-	return ret < 0 ? EXIT_FAILED : keep_turn(c, code == EXIT_DONE);
+	return ret;
+}
+
+/* The daemon's refusals (a full context, say) leave the chat where it was: 0. Else it is over. */
+static int answer(struct chat *c)
+{
+	int code = EXIT_FAILED, ret = ask(c, &code);
+
+	while (ret == -ECONNRESET) {
+		code = reconnect(c);
+		if (code != EXIT_DONE)
+			return code;
+		ret = ask(c, &code);
+	}
+	if (ret < 0)
+		cli_failed(c->cli, "%s", nsv_client_error(c->client));
+	return ret < 0 && ret != -E2BIG ? EXIT_FAILED : keep_turn(c, ret == 0 && code == EXIT_DONE);
 }
 
 static int reset(struct chat *c)

@@ -46,21 +46,30 @@ static bool is_refusal(int code)
 	       code == -ENOMEM;
 }
 
-int cli_open(const struct cli *cli, size_t need, uint32_t n_slot, struct nsv_client **ret_client)
+int cli_try_open(const struct cli *cli, size_t need, uint32_t n_slot, char *text, size_t text_len,
+	struct nsv_client **ret_client)
 {
 	struct nsv_client_options options;
-	char text[256];
 
 	nsv_client_options_init(&options);
 	options.n_slot = n_slot;
 	/* Twice: parameters and padding come on top. */
 	if (need > options.arena_len / 2)
 		options.arena_len = need > (32u << 20) ? 64u << 20 : 2 * (uint32_t)need;
-	int ret = nsv_client_open(cli->socket, &options, text, sizeof(text), ret_client);
+	int ret = nsv_client_open(cli->socket, &options, text, text_len, ret_client);
 	if (ret == 0)
 		return EXIT_DONE;
-	cli_failed(cli, "%s", text);
 	return is_refusal(ret) ? EXIT_FAILED : EXIT_NO_DAEMON;
+}
+
+int cli_open(const struct cli *cli, size_t need, uint32_t n_slot, struct nsv_client **ret_client)
+{
+	char text[256];
+	int code = cli_try_open(cli, need, n_slot, text, sizeof(text), ret_client);
+
+	if (code != EXIT_DONE)
+		cli_failed(cli, "%s", text);
+	return code;
 }
 
 int cli_finish(const struct cli *cli, const struct nsv_client *client,

@@ -33,6 +33,9 @@ int cli_help(const struct cli *cli);
  * be sent, n_slot requests be under way at once. */
 int cli_open(
 	const struct cli *cli, size_t need, uint32_t n_slot, struct nsv_client **ret_client);
+/* Likewise; the reason goes to text. */
+int cli_try_open(const struct cli *cli, size_t need, uint32_t n_slot, char *text, size_t text_len,
+	struct nsv_client **ret_client);
 /* The outcome of a request whose output ended with `ret`: EXIT_DONE, or EXIT_FAILED with the reason
  * on stderr. */
 int cli_finish(const struct cli *cli, const struct nsv_client *client,

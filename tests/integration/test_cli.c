@@ -553,15 +553,70 @@ static void test_an_answer_is_interrupted(void **state)
 	type(&t, "go on\r");
 	expect(&t, "go on");
 	expect(&t, "\n"); /* the line is taken */
+	usleep(50000);
+	type(&t, "\x03");
+	/* The others come without the terminal, which throws output away that is on its way as it
+	 * takes a Ctrl-C, and takes it late on a busy machine. */
 	for (int i = 0; i < 10; i++) {
 		usleep(50000);
-		type(&t, "\x03");
+		kill(t.pid, SIGINT);
 	}
 	kill(daemon_.pid, SIGCONT);
 	expect(&t, "[stopped]");
 	expect(&t, "> ");
 	type(&t, "\x04");
 	assert_int_equal(close_terminal(&t), 0);
+}
+
+static void kill_daemon(void)
+{
+	kill(daemon_.pid, SIGKILL);
+	waitpid(daemon_.pid, NULL, 0);
+}
+
+/* How many tokens the daemon has taken in prompts. */
+static json_int_t n_prompt_token(void)
+{
+	assert_int_equal(CLI(NULL, "status", "--json"), 0);
+	json_t *o = printed();
+	json_int_t n = json_integer_value(
+		json_object_get(json_object_get(o, "counters"), "prompt_tokens"));
+	json_decref(o);
+	return n;
+}
+
+/* The daemon is killed in the middle of an answer, and again between two: the chat waits for the
+ * next one, which is told the whole conversation. */
+static void test_a_chat_outlives_the_daemon(void **state)
+{
+	static const char question[] = "a question that has quite a number of words in it";
+	struct terminal t;
+	(void)state;
+
+	assert_int_equal(CLI(NULL, "tokenize", "--json", question), 0);
+	json_t *ids = printed();
+	json_int_t n_question = (json_int_t)json_array_size(ids);
+	json_decref(ids);
+	open_terminal(&t, "300");
+	expect(&t, "> ");
+	kill(daemon_.pid, SIGSTOP);
+	type(&t, question);
+	type(&t, "\r");
+	expect(&t, "words in it");
+	expect(&t, "\n");
+	usleep(100000);
+	kill_daemon();
+	expect(&t, "[the daemon went away");
+	assert_int_equal(nsv_test_daemon_restart(&daemon_, model, NULL), 0);
+	expect(&t, "> ");
+	kill_daemon();
+	type(&t, "x\r");
+	expect(&t, "[the daemon went away");
+	assert_int_equal(nsv_test_daemon_restart(&daemon_, model, NULL), 0);
+	expect(&t, "> ");
+	type(&t, "\x04");
+	assert_int_equal(close_terminal(&t), 0);
+	assert_true(n_prompt_token() > n_question);
 }
 
 int main(void)
@@ -583,6 +638,7 @@ int main(void)
 		cmocka_unit_test(test_chat_from_a_pipe),
 		cmocka_unit_test(test_chat_at_a_terminal),
 		cmocka_unit_test(test_an_answer_is_interrupted),
+		cmocka_unit_test(test_a_chat_outlives_the_daemon),
 	};
 
 	return cmocka_run_group_tests(tests, start, stop);

@@ -71,16 +71,12 @@ static bool accepts(const char *path)
 }
 
 /* "ready" is in the log once requests are served; the socket alone accepts earlier. */
-int nsv_test_daemon_start(struct nsv_test_daemon *d, const char *model, const char *const *extra)
+int nsv_test_daemon_restart(struct nsv_test_daemon *d, const char *model, const char *const *extra)
 {
 	struct timespec nap = {.tv_nsec = 5000000};
 	int status;
 
-	snprintf(d->dir, sizeof(d->dir), "/tmp/nanoserve-test-XXXXXX");
-	if (!mkdtemp(d->dir))
-		return -errno;
-	snprintf(d->socket, sizeof(d->socket), "%s/sock", d->dir);
-	snprintf(d->log, sizeof(d->log), "%s/log", d->dir);
+	unlink(d->log); /* what the last one said counts no more */
 	d->pid = fork();
 	if (d->pid == 0)
 		exec_daemon(d, model, extra);
@@ -92,6 +88,16 @@ int nsv_test_daemon_start(struct nsv_test_daemon *d, const char *model, const ch
 		nanosleep(&nap, NULL);
 	}
 	return 0;
+}
+
+int nsv_test_daemon_start(struct nsv_test_daemon *d, const char *model, const char *const *extra)
+{
+	snprintf(d->dir, sizeof(d->dir), "/tmp/nanoserve-test-XXXXXX");
+	if (!mkdtemp(d->dir))
+		return -errno;
+	snprintf(d->socket, sizeof(d->socket), "%s/sock", d->dir);
+	snprintf(d->log, sizeof(d->log), "%s/log", d->dir);
+	return nsv_test_daemon_restart(d, model, extra);
 }
 
 int nsv_test_daemon_stop(struct nsv_test_daemon *d, int sig)

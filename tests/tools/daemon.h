@@ -22,6 +22,8 @@ const char *nsv_test_model(void);
 /* Starts it with --model, --socket and the extra arguments (NULL-terminated; NULL: none) and waits
  * until it accepts. 0, or -ECHILD: it exited (its log says why). */
 int nsv_test_daemon_start(struct nsv_test_daemon *d, const char *model, const char *const *extra);
+/* Starts another one in its place, with the same socket: it was killed and waited for. */
+int nsv_test_daemon_restart(struct nsv_test_daemon *d, const char *model, const char *const *extra);
 /* Sends the signal and waits: its wait status. The folder goes too. */
 int nsv_test_daemon_stop(struct nsv_test_daemon *d, int sig);
 /* Does the daemon's log have this text? */
