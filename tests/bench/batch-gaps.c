@@ -6,8 +6,6 @@
 #include "tests/bench/batch.h"
 #include "tests/tools/stats.h"
 
-#define N_ALONE 100u /* tokens before it arrives */
-
 static struct nsv_request *submit(struct nsv_client *client, uint32_t n_prompt, uint32_t max_tokens)
 {
 	static int32_t ids[LONG_PROMPT];

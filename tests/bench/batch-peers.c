@@ -62,8 +62,8 @@ void measure_server_gaps(const struct nsv_peer_server *s, struct gaps *ret)
 	static int32_t ids[LONG_PROMPT];
 
 	draw_ids(ids, LONG_PROMPT);
-	if (nsv_peer_stream_open(&st[0], s, ids, 16, MAX_GAP / 2) < 0 ||
-		nsv_peer_stream_read_until(&st[0], 100) < 0)
+	if (nsv_peer_stream_open(&st[0], s, ids, 16, N_ALONE + 60) < 0 ||
+		nsv_peer_stream_read_until(&st[0], N_ALONE) < 0)
 		die("llama-server does not stream");
 	uint64_t sent_ns = nsv_now_ns();
 	if (nsv_peer_stream_open(&st[1], s, ids, LONG_PROMPT, 1) < 0 ||

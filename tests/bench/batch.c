@@ -2,7 +2,7 @@
  * same requests one after the other, and against llama.cpp on the same file in the same run where
  * LLAMA_CPP names a build of it; batching that waits for the whole batch against batching that does
  * not; and what a running stream sees of a prompt of 4,000 tokens that comes beside it. Medians of
- * interleaved rounds.
+ * rounds, between which the peer has its own.
  *
  *     make bench NAME=batch        build/bench/batch.json, build/bench/batch.svg */
 #include "tests/bench/batch.h"
@@ -15,6 +15,7 @@
 #include "tests/tools/svg.h"
 
 #define N_ROUND 3
+#define N_PEER_ROUND 2 /* it takes its time; of each the better one counts */
 #define THREADS "2"
 
 static const uint32_t n_streams[] = {1, 4, 8, 16, 32};
@@ -50,6 +51,15 @@ static double median_of(const double *v)
 
 	memcpy(sorted, v, sizeof(sorted));
 	return nsv_median(sorted, N_ROUND);
+}
+
+static double best_of(const double *v, bool less)
+{
+	double sorted[N_PEER_ROUND];
+
+	memcpy(sorted, v, sizeof(sorted));
+	nsv_sort(sorted, N_PEER_ROUND);
+	return sorted[less ? 0 : N_PEER_ROUND - 1];
 }
 
 /* By way, number of streams and round. */
@@ -117,15 +127,18 @@ static void measure(struct nsv_client *client)
 {
 	for (int round = 0; round < N_ROUND; round++) {
 		round_of_ours(client, round);
-		if (nsv_peer_is_there())
+		if (nsv_peer_is_there() && round < N_PEER_ROUND)
 			round_of_peer(round);
 	}
 	if (nsv_peer_is_there())
 		measure_peer_gaps();
 	for (int way = 0; way < N_WAY; way++)
 		for (size_t i = 0; i < N_SIZE; i++) {
-			rates[way][i] = median_of(rate[way][i]);
-			firsts[way][i] = median_of(first[way][i]);
+			bool ours = way == TOGETHER || way == IN_TURN;
+			rates[way][i] =
+				ours ? median_of(rate[way][i]) : best_of(rate[way][i], false);
+			firsts[way][i] =
+				ours ? median_of(first[way][i]) : best_of(first[way][i], true);
 		}
 	qsort(gaps, N_ROUND, sizeof(gaps[0]), by_worst);
 }

@@ -34,6 +34,7 @@ double serve_ragged(struct nsv_client *client, bool waits);
 
 #define LONG_PROMPT 4000u
 #define MAX_GAP 1024u
+#define N_ALONE 100u /* tokens of the stream before it arrives */
 
 struct gaps {
 	double at_s[MAX_GAP], ms[MAX_GAP]; /* (n) when after the long prompt, and how long */
