@@ -91,6 +91,7 @@ $(B)/tests/%: $(B)/obj/tests/%.o $(call obj,$(TOOL_SRC)) $(call obj,$(CLIENT_SRC
 	$(Q)$(CC) $(LDFLAGS_ALL) -o $@ $^ $(LIBS_DAEMON) -ldl -lcmocka
 
 $(B)/tests/integration/test_restart: | $(FDSTORE) $(B)/tests/stress/kills
+$(B)/bench/adopt: | $(FDSTORE)
 
 # ---- Examples, built as their readers would build them
 EXAMPLES := $(patsubst client/examples/%.c,$(B)/examples/%,$(wildcard client/examples/*.c))
