@@ -1,7 +1,8 @@
 #!/bin/sh
 # The man pages say what there is: each public function is named by exactly one page of section 3,
 # whose synopsis declares it as client.h does; each member of a public structure, each option of the
-# programs and each key of the config is described. From the repository's root.
+# programs and each key of the config is described. And README.md shows the first example as it is.
+# From the repository's root.
 set -eu
 
 tmp=$(mktemp -d)
@@ -57,6 +58,11 @@ for k in $keys $(sed -nE 's/^\tLIMIT\(([a-z_]+),.*/\1/p' daemon/config.c); do
 	described "the key $k" "^\\.(TP|B|BR|I|IR).*\\b$k\\b" daemon/man/nanoserved-config.5
 done
 [ "$(echo "$keys" | wc -w)" -gt 10 ] || fail "no keys found in daemon/config.c"
+
+# shellcheck disable=SC2016 # the backquotes are the README's
+sed -n '/^```c$/,/^```$/{/^```/d;p}' README.md >"$tmp/shown"
+sed 1d client/examples/first.c | cmp -s - "$tmp/shown" || # but its heading
+	fail "the first program of README.md is not client/examples/first.c"
 
 if command -v groff >/dev/null; then
 	for page in client/man/*.[0-9] daemon/man/*.[0-9]; do
