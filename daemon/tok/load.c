@@ -266,9 +266,14 @@ static int load_merges(struct nsv_tok *tok, const struct source *src)
 
 /* ---- Special tokens */
 
+/* Is it looked for in texts? A spelling that is no whole characters would match inside one and leave
+ * halves to those who expect whole ones; a text, being UTF-8, never has it between two. */
 static bool is_special(const struct nsv_tok *tok, int32_t id)
 {
-	return tok->type[id] == NSV_TOK_CONTROL || tok->type[id] == NSV_TOK_USER;
+	struct nsv_str s = nsv_tok_str(tok, id);
+
+	return (tok->type[id] == NSV_TOK_CONTROL || tok->type[id] == NSV_TOK_USER) &&
+	       nsv_utf8_bad(s.p, s.len) == 0;
 }
 
 static int load_special(struct nsv_tok *tok, struct nsv_err *err)

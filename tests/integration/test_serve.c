@@ -234,6 +234,8 @@ static void test_a_killed_client_frees_what_it_held(void **state)
 		_exit(1);
 	}
 	assert_int_equal(read(ready[0], &byte, 1), 1);
+	/* The step's counters follow its tokens. */
+	assert_true(nsv_ask_status_until(watcher, "requests.running", 1));
 	assert_true(nsv_ask_status(watcher, "blocks.free") < total);
 	assert_int_equal(nsv_ask_status(watcher, "sessions"), 2);
 	kill(pid, SIGKILL);

@@ -246,6 +246,26 @@ static void test_against_naive_joining(void **state)
 		check_round();
 }
 
+/* A special token that is half a character: no text has it. */
+static void test_half_a_character(void **state)
+{
+	struct vocab v = small_vocab();
+	struct nsv_gguf_writer w;
+	struct nsv_err err = {0};
+	struct model m;
+	(void)state;
+
+	add_token(&v, "\xc3", 4, -1000);
+	add_token(&v, "\xa9", 4, -1000);
+	add_token(&v, "\xa9" "b", 3, -1000);
+	put_vocab(&w, &v, v.n);
+	if (open_model(&w, &m, &err) < 0)
+		fail_msg("%s", err.text);
+	ASSERT_ENCODES(m.tok, "é", 0, 2, 9, 10);
+	ASSERT_ENCODES(m.tok, "éb", 0, 2, 9, 10, 4);
+	close_model(&m);
+}
+
 static void test_refusals(void **state)
 {
 	struct vocab v = small_vocab();
@@ -271,6 +291,7 @@ int main(void)
 		cmocka_unit_test(test_small),
 		cmocka_unit_test(test_space_before_a_text),
 		cmocka_unit_test(test_against_naive_joining),
+		cmocka_unit_test(test_half_a_character),
 		cmocka_unit_test(test_refusals),
 	};
 
