@@ -190,17 +190,29 @@ int nsv_cpu_weight_len(const struct nsv_matrix *m, uint32_t n_m, size_t *ret_len
 
 /* ---- Packing ---------------------------------------------------------------------------- */
 
+/* The fifth bits of four values, side by side. */
+static uint8_t fifth_bits(uint32_t four)
+{
+	return (uint8_t)((four >> 4 & 1) | (four >> 11 & 2) | (four >> 18 & 4) | (four >> 25 & 8));
+}
+
+/* Four values at once: they lie side by side in a vector. */
 static void put_q(uint32_t form, uint8_t *block, uint32_t row, const uint8_t *q)
 {
-	for (uint32_t i = 0; i < NSV_CPU_BLOCK; i++) {
-		uint32_t vec = i / 4, byte = row * 4 + i % 4;
+	for (uint32_t vec = 0; vec < NSV_CPU_BLOCK / 4; vec++) {
+		uint32_t four, old;
+		memcpy(&four, q + 4 * vec, sizeof(four));
 		if (form >= NSV_CPU_Q8_D) {
-			block[vec * 64 + byte] = q[i];
+			memcpy(block + vec * 64 + row * 4, &four, sizeof(four));
 			continue;
 		}
-		block[vec / 2 * 64 + byte] |= (uint8_t)((q[i] & 15) << (vec % 2 * 4));
+		uint8_t *at = block + vec / 2 * 64 + row * 4;
+		memcpy(&old, at, sizeof(old));
+		old |= (four & 0x0f0f0f0fu) << (vec % 2 * 4);
+		memcpy(at, &old, sizeof(old));
 		if (form >= NSV_CPU_Q5_D)
-			block[256 + vec * 8 + byte / 8] |= (uint8_t)((q[i] >> 4) << (byte % 8));
+			block[256 + vec * 8 + row / 2] |=
+				(uint8_t)(fifth_bits(four) << (row % 2 * 4));
 	}
 }
 
