@@ -120,6 +120,16 @@ int nsv_engine_check(const struct nsv_engine *e, bool whole, struct nsv_err *err
 	return ret < 0 ? ret : audit_steps(e, err);
 }
 
+/* What is safe: counts that do not match their holders. The service goes on in any case. */
+static void repair(struct nsv_engine *e)
+{
+	struct nsv_err err;
+	uint32_t n = 0;
+
+	if (nsv_sched_repair(&e->sched, &n, &err) == 0)
+		nsv_warning("audit: %u blocks were counted wrong, and are counted again", n);
+}
+
 void nsv_engine_audit_now(struct nsv_engine *e, bool loud)
 {
 	struct nsv_err err;
@@ -129,6 +139,8 @@ void nsv_engine_audit_now(struct nsv_engine *e, bool loud)
 	if (ret < 0) {
 		nsv_stat_add(&e->stats.n_audit_bad, 1);
 		nsv_error("audit: %s", err.text);
+		if (loud)
+			repair(e);
 	} else if (loud) {
 		nsv_info("audit: of %u blocks %u free and %u idle in the prefix cache, %u running, "
 			 "%u waiting: all accounted for",

@@ -125,20 +125,57 @@ static int audit_holders(const struct nsv_block_alloc *a, const uint32_t *held, 
 	return 0;
 }
 
+/* All but the reference counts, and the holders that these should be of. */
+static int count_holders(const struct nsv_sched *s, const struct count *count, struct nsv_err *err)
+{
+	if (!count->pool || (s->host && !count->host))
+		return nsv_fail(err, -ENOMEM, "no memory for the audit");
+	int ret = nsv_block_audit(s->alloc, err);
+	if (ret == 0 && s->host)
+		ret = nsv_block_audit(s->host, err);
+	return ret < 0 ? ret : audit_seqs(s, count, err);
+}
+
 int nsv_sched_audit(const struct nsv_sched *s, struct nsv_err *err)
 {
 	nsv_autofree uint32_t *pool = calloc(s->alloc->n_block, sizeof(*pool));
 	nsv_autofree uint32_t *host = s->host ? calloc(s->host->n_block, sizeof(*host)) : NULL;
-	int ret = pool && (host || !s->host) ? nsv_block_audit(s->alloc, err)
-					     : nsv_fail(err, -ENOMEM, "no memory for the audit");
+	int ret = count_holders(s, &(struct count){pool, host}, err);
 
-	if (ret == 0 && s->host)
-		ret = nsv_block_audit(s->host, err);
-	if (ret == 0)
-		ret = audit_seqs(s, &(struct count){pool, host}, err);
 	if (ret == 0)
 		ret = audit_holders(s->alloc, pool, "pool", err);
 	if (ret == 0 && s->host)
 		ret = audit_holders(s->host, host, "host tier", err);
 	return ret;
+}
+
+/* Returns the blocks whose count was wrong. */
+static uint32_t repair_holders(struct nsv_block_alloc *a, const uint32_t *held)
+{
+	uint32_t n = 0;
+
+	for (int32_t b = 0; (uint32_t)b < a->n_block; b++) {
+		uint32_t want = held[b] + nsv_block_is_cached(a, b), have = nsv_block_n_ref(a, b);
+		n += have != want;
+		for (; have < want; have++)
+			nsv_block_ref(a, b);
+		for (; have > want; have--)
+			nsv_block_unref(a, b);
+	}
+	return n;
+}
+
+int nsv_sched_repair(struct nsv_sched *s, uint32_t *ret_n, struct nsv_err *err)
+{
+	nsv_autofree uint32_t *pool = calloc(s->alloc->n_block, sizeof(*pool));
+	nsv_autofree uint32_t *host = s->host ? calloc(s->host->n_block, sizeof(*host)) : NULL;
+	int ret = count_holders(s, &(struct count){pool, host}, err);
+
+	if (ret < 0)
+		return ret;
+	*ret_n = repair_holders(s->alloc, pool);
+	if (s->host)
+		*ret_n += repair_holders(s->host, host);
+	s->n_change++;
+	return 0;
 }

@@ -202,5 +202,9 @@ void nsv_sched_plan(struct nsv_sched *s, struct nsv_step_plan *plan);
 uint64_t nsv_sched_waste(const struct nsv_sched *s);
 /* The invariants: 0, or -EUCLEAN (-ENOMEM: not looked at) and a sentence. O(blocks + tables). */
 int nsv_sched_audit(const struct nsv_sched *s, struct nsv_err *err);
+/* Where nothing but reference counts is wrong, they are set to the holders that there are: a lost
+ * block is free again, one that is held without being counted is not given away. *ret_n: blocks
+ * whose count was wrong. Otherwise as the audit, and nothing is touched. */
+int nsv_sched_repair(struct nsv_sched *s, uint32_t *ret_n, struct nsv_err *err);
 
 #endif

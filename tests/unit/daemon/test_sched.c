@@ -161,6 +161,36 @@ static void test_audit_sees_damage_of_swaps_and_forks(void **state)
 	rig_deinit(&r);
 }
 
+/* A block that nobody has, one of the host tier, and one that is held twice and counted once. */
+static void test_repair(void **state)
+{
+	struct rig r;
+	struct nsv_err err;
+	int32_t lost, lost_host;
+	uint32_t n = 0;
+	(void)state;
+
+	rig_init(&r, (struct rig_size){16, 6, 32, true});
+	rig_add(&r, 0, 10);
+	rig_step(&r);
+	uint32_t n_free = r.alloc.n_free;
+	assert_int_equal(nsv_block_get(&r.alloc, &lost), 0);
+	assert_int_equal(nsv_block_get(&r.host, &lost_host), 0);
+	assert_int_equal(nsv_block_unref(&r.alloc, r.seqs[0].blocks[2]), 1);
+	assert_int_equal(nsv_sched_audit(&r.sched, &err), -EUCLEAN);
+	assert_int_equal(nsv_sched_repair(&r.sched, &n, &err), 0);
+	assert_int_equal(n, 3);
+	rig_audit(&r);
+	assert_int_equal(r.alloc.n_free, n_free);
+	assert_int_equal(r.host.n_free, 6);
+	rig_step(&r);
+	assert_int_equal(nsv_sched_repair(&r.sched, &n, &err), 0);
+	assert_int_equal(n, 0);
+	r.seqs[0].blocks[1] = 16; /* no place to count for */
+	assert_int_equal(nsv_sched_repair(&r.sched, &n, &err), -EUCLEAN);
+	rig_deinit(&r);
+}
+
 /* ---- Users */
 
 static void test_a_flood_waits_behind_another_user(void **state)
@@ -771,6 +801,7 @@ int main(void)
 		cmocka_unit_test(test_first_come_first_served),
 		cmocka_unit_test(test_audit_sees_damage),
 		cmocka_unit_test(test_audit_sees_damage_of_swaps_and_forks),
+		cmocka_unit_test(test_repair),
 		cmocka_unit_test(test_a_flood_waits_behind_another_user),
 		cmocka_unit_test(test_nobody_starves),
 		cmocka_unit_test(test_the_next_turn_computes_what_is_new),
