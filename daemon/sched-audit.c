@@ -125,27 +125,35 @@ static int audit_holders(const struct nsv_block_alloc *a, const uint32_t *held, 
 	return 0;
 }
 
-/* All but the reference counts, and the holders that these should be of. */
-static int count_holders(const struct nsv_sched *s, const struct count *count, struct nsv_err *err)
+/* All but the reference counts, and the holders that these should be of: to be freed in any case. */
+static int count_holders(const struct nsv_sched *s, struct count *ret_count, struct nsv_err *err)
 {
-	if (!count->pool || (s->host && !count->host))
+	ret_count->pool = calloc(s->alloc->n_block, sizeof(*ret_count->pool));
+	ret_count->host = s->host ? calloc(s->host->n_block, sizeof(*ret_count->host)) : NULL;
+	if (!ret_count->pool || (s->host && !ret_count->host))
 		return nsv_fail(err, -ENOMEM, "no memory for the audit");
 	int ret = nsv_block_audit(s->alloc, err);
 	if (ret == 0 && s->host)
 		ret = nsv_block_audit(s->host, err);
-	return ret < 0 ? ret : audit_seqs(s, count, err);
+	return ret < 0 ? ret : audit_seqs(s, ret_count, err);
+}
+
+static void free_count(struct count *count)
+{
+	free(count->pool);
+	free(count->host);
 }
 
 int nsv_sched_audit(const struct nsv_sched *s, struct nsv_err *err)
 {
-	nsv_autofree uint32_t *pool = calloc(s->alloc->n_block, sizeof(*pool));
-	nsv_autofree uint32_t *host = s->host ? calloc(s->host->n_block, sizeof(*host)) : NULL;
-	int ret = count_holders(s, &(struct count){pool, host}, err);
+	struct count count;
+	int ret = count_holders(s, &count, err);
 
 	if (ret == 0)
-		ret = audit_holders(s->alloc, pool, "pool", err);
+		ret = audit_holders(s->alloc, count.pool, "pool", err);
 	if (ret == 0 && s->host)
-		ret = audit_holders(s->host, host, "host tier", err);
+		ret = audit_holders(s->host, count.host, "host tier", err);
+	free_count(&count);
 	return ret;
 }
 
@@ -167,15 +175,15 @@ static uint32_t repair_holders(struct nsv_block_alloc *a, const uint32_t *held)
 
 int nsv_sched_repair(struct nsv_sched *s, uint32_t *ret_n, struct nsv_err *err)
 {
-	nsv_autofree uint32_t *pool = calloc(s->alloc->n_block, sizeof(*pool));
-	nsv_autofree uint32_t *host = s->host ? calloc(s->host->n_block, sizeof(*host)) : NULL;
-	int ret = count_holders(s, &(struct count){pool, host}, err);
+	struct count count;
+	int ret = count_holders(s, &count, err);
 
-	if (ret < 0)
-		return ret;
-	*ret_n = repair_holders(s->alloc, pool);
-	if (s->host)
-		*ret_n += repair_holders(s->host, host);
-	s->n_change++;
-	return 0;
+	if (ret == 0) {
+		*ret_n = repair_holders(s->alloc, count.pool);
+		if (s->host)
+			*ret_n += repair_holders(s->host, count.host);
+		s->n_change++;
+	}
+	free_count(&count);
+	return ret;
 }
