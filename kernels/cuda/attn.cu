@@ -28,6 +28,7 @@ struct nsv_cuda_attn {
 	size_t work_len;
 	char *memory; /* the parts below, one allocation */
 	run_start *starts;
+	piece *firsts;
 	int32_t *cuts;
 	uint32_t *arrived;
 	int64_t *ends, *prefill_ends;
@@ -81,13 +82,14 @@ static enum nsv_cuda_path choose_path(const struct nsv_attn_shape *shape)
 	return fits ? NSV_CUDA_PATH_TENSOR : NSV_CUDA_PATH_GENERIC;
 }
 
-enum part { STARTS, CUTS, ARRIVED, TICKET, ENDS, PREFILL_ENDS, PARTIALS, N_PART };
+enum part { STARTS, FIRSTS, CUTS, ARRIVED, TICKET, ENDS, PREFILL_ENDS, PARTIALS, N_PART };
 
 /* Sets the offsets of the parts; false on overflow. */
 static bool lay_out(struct nsv_cuda_attn *attn, size_t off[N_PART])
 {
 	size_t len[N_PART], at = 0, n_block = (size_t)attn->n_block, n_float;
 	len[STARTS] = (n_block + 1) * sizeof(run_start);
+	len[FIRSTS] = n_block * sizeof(piece);
 	len[CUTS] = n_block * sizeof(int32_t);
 	len[ARRIVED] = n_block * sizeof(uint32_t);
 	len[TICKET] = sizeof(uint32_t);
@@ -114,6 +116,7 @@ static int alloc_work(struct nsv_cuda_attn *attn, struct nsv_err *err)
 	if (code != cudaSuccess)
 		return fail_runtime(code, "attention's working memory", err);
 	attn->starts = (run_start *)(attn->memory + off[STARTS]);
+	attn->firsts = (piece *)(attn->memory + off[FIRSTS]);
 	attn->cuts = (int32_t *)(attn->memory + off[CUTS]);
 	attn->arrived = (uint32_t *)(attn->memory + off[ARRIVED]);
 	attn->ticket = (uint32_t *)(attn->memory + off[TICKET]);
@@ -130,7 +133,8 @@ static int init_tensor(struct nsv_cuda_attn *attn, struct nsv_err *err)
 	int32_t group = (int32_t)(shape->n_head / shape->n_kv_head);
 	int32_t prefill_tile = prefill_row_tile(shape->head_dim);
 	uint64_t rows = (uint64_t)group * attn->limits.max_query;
-	work_shape work = {(int32_t)shape->n_kv_head, group, (int32_t)shape->window, 0, 1, INT32_MAX};
+	work_shape work = {
+		(int32_t)shape->n_kv_head, group, (int32_t)shape->window, 0, 1, INT32_MAX};
 	attn->work = attn->prefill = work;
 	if (rows > (uint64_t)DECODE_ROWS && prefill_tile) {
 		rows = DECODE_ROWS_BESIDE_PREFILL;
@@ -212,7 +216,7 @@ int nsv_cuda_attn_plan(struct nsv_cuda_attn *attn, const struct nsv_cuda_batch *
 	if (r < 0 || attn->path == NSV_CUDA_PATH_GENERIC)
 		return r;
 	plan_args args = {attn->work, batch->seqs, (int32_t)batch->n_seq, attn->n_block, attn->ends,
-		attn->starts, attn->cuts, attn->prefill,
+		attn->starts, attn->firsts, attn->cuts, attn->prefill,
 		attn->prefill.row_tile ? attn->prefill_ends : NULL};
 	attn->is_fresh = true;
 	r = plan_launch(args, stream);
@@ -307,6 +311,7 @@ static int run_decode(const struct nsv_cuda_attn *attn, const attn_args &common,
 	static_cast<attn_args &>(args) = common;
 	args.shape = attn->work;
 	args.starts = attn->starts;
+	args.firsts = attn->firsts;
 	args.arrived = attn->arrived;
 	args.partials = attn->partials;
 	args.n_slot = attn->n_slot;
@@ -314,7 +319,6 @@ static int run_decode(const struct nsv_cuda_attn *attn, const attn_args &common,
 	return decode_launch(attn->config, args, attn->n_block, early, stream);
 }
 
-/* The launches after the plan's own begin before the one before them has ended, prefill's aside. */
 static int run_tensor(struct nsv_cuda_attn *attn, const struct nsv_cuda_batch *batch, const void *k,
 	const void *v, const void *q, void *out, cudaStream_t stream, struct nsv_err *err)
 {

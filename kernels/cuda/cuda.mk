@@ -22,6 +22,12 @@ $(B)/tests/ops/cuda/%: $(B)/obj/tests/ops/cuda/%.cu.o $(CUDA_OBJ)
 	@mkdir -p $(@D)
 	$(NVCC) $(CUDA_ARCH) -cudart static -o $@ $^ -ldl
 
-$(B)/tests/bench/attention: $(B)/obj/tests/bench/attention.cu.o $(CUDA_OBJ)
+$(B)/tests/bench/%: $(B)/obj/tests/bench/%.cu.o $(CUDA_OBJ)
 	@mkdir -p $(@D)
 	$(NVCC) $(CUDA_ARCH) -cudart static -o $@ $^ -ldl
+
+# make bench NAME=attention PEERS=SCRIPT: beside the peers that the script times.
+$(B)/bench/attention: $(B)/tests/bench/attention tests/bench/attention.py
+	@mkdir -p $(@D)
+	@printf '#!/bin/sh\nexec python3 tests/bench/attention.py $< %s\n' '$(PEERS)' >$@
+	@chmod +x $@

@@ -3,6 +3,7 @@
 #define NSV_KERNELS_CUDA_DECODE_CUH
 
 #include "kernels/cuda/args.cuh"
+#include "kernels/cuda/pieces.cuh"
 
 #include <cuda_runtime.h>
 
@@ -11,6 +12,7 @@ namespace nsv
 
 struct decode_args : attn_args {
 	const run_start *starts; /* (n_block + 1) */
+	const piece *firsts;	 /* (n_block) first pieces of the runs */
 	uint32_t *arrived;	 /* (n_block) tiles done of a split item; zero between launches */
 	float *partials;	 /* (n_block, n_slot, slot_len), a slot a chunk */
 	int32_t n_slot, slot_len;

@@ -9,53 +9,6 @@
 namespace nsv
 {
 
-/* Walks the pieces of a run; the same in every lane. */
-struct run_walk {
-	piece at;
-	run_start end;
-
-	__device__ run_walk(const decode_args &args, int32_t run)
-	{
-		run_start begin = args.starts[run];
-		end = args.starts[run + 1];
-		at.seq_index = begin.seq;
-		at.seq = begin.geom;
-		at.item = begin.item;
-		at.run.begin = begin.tile;
-		set_end(args, begin);
-	}
-
-	/* `split`, `cut`: of an item that began in an earlier run. */
-	__device__ void set_end(const decode_args &args, const run_start &begin)
-	{
-		bool last = at.seq_index == end.seq && at.item == end.item;
-		at.run.end = last ? end.tile : seq_tiles(args.shape, at.seq).end;
-		at.split = last ? end.split : begin.split;
-		at.cut = last ? end.cut : begin.cut;
-	}
-
-	__device__ bool done() const
-	{
-		if (at.seq_index != end.seq)
-			return at.seq_index > end.seq;
-		return at.item != end.item ? at.item > end.item : at.run.begin >= end.tile;
-	}
-
-	__device__ void next(const decode_args &args)
-	{
-		if (++at.item == n_item(args.shape, at.seq)) {
-			at.item = 0;
-			do
-				at.seq_index++;
-			while (at.seq_index < end.seq &&
-				n_item(args.shape, args.seqs[at.seq_index]) == 0);
-			at.seq = at.seq_index < end.seq ? args.seqs[at.seq_index] : end.geom;
-		}
-		at.run.begin = seq_tiles(args.shape, at.seq).begin;
-		set_end(args, end);
-	}
-};
-
 /* The boxes of one slot, a lane each. */
 template <int D, int MT>
 __device__ __forceinline__ void load_slot(const decode_args &args, const CUtensorMap *map,
@@ -140,10 +93,9 @@ template <int D, int MT> struct producer {
 
 	__device__ void load_run(int32_t run)
 	{
-		for (run_walk walk(args, run); !walk.done(); walk.next(args)) {
-			complete(args.shape, walk.at);
+		for (run_walk walk(args.firsts[run], args.starts[run + 1]); !walk.done();
+			walk.next(args.shape, args.seqs))
 			load_piece(walk.at);
-		}
 	}
 
 	__device__ void run()

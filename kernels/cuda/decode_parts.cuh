@@ -1,5 +1,5 @@
-/* What the roles of decode share: sizes of an instantiation, places in shared memory, the pieces of
- * work that the producer hands to the consumers. decode.cu has the whole picture. */
+/* What the roles of decode share: sizes of an instantiation, places in shared memory. decode.cu has
+ * the whole picture. */
 #ifndef NSV_KERNELS_CUDA_DECODE_PARTS_CUH
 #define NSV_KERNELS_CUDA_DECODE_PARTS_CUH
 
@@ -15,19 +15,6 @@ constexpr int N_THREAD = N_CONSUMER + 32;
 constexpr uint32_t CONSUMERS = 1; /* named barrier */
 constexpr int MERGE_GROUP = 6;	  /* chunks whose partials are asked for together */
 constexpr int MAX_SLOTS = 4;	  /* more in flight only crowd the second-level cache */
-
-/* What a run does to one item; what consumers need of it is worked out once, by the producer. An
- * item below 0 ends the work. */
-struct piece {
-	nsv_cuda_seq seq;
-	int32_t seq_index, item, split, cut;
-	tile_range run;		    /* its share of the item's stretch of the line */
-	int32_t row0, n_row, head0; /* rows of the item among the sequence's (token, head) pairs */
-	tile_range line;	    /* the item's stretch */
-	tile_range tiles;	    /* those of the run that any row sees */
-	tile_range keys;	    /* that any row sees */
-	tile_range inner;	    /* tiles of which every row sees every key */
-};
 
 /* Sizes of an instantiation: D dims (padded), MT tiles of 16 rows. */
 template <int D, int MT> struct config {
@@ -91,20 +78,6 @@ template <int D, int MT> struct layout {
 		return q_full(2) + parity * 8;
 	}
 };
-
-/* Fills in what follows from the sequence, the item and the run. */
-__device__ __forceinline__ void complete(const work_shape &shape, piece &p)
-{
-	tile_range rows = item_rows(shape, p.seq, p.item), seen = item_tiles(shape, p.seq, p.item);
-	int32_t first = p.seq.n_past + rows.begin, last = p.seq.n_past + rows.end - 1;
-	p.row0 = p.item / shape.n_kv_head * shape.row_tile;
-	p.n_row = min(shape.row_tile, p.seq.n_query * shape.group - p.row0);
-	p.head0 = p.item % shape.n_kv_head * shape.group;
-	p.line = seq_tiles(shape, p.seq);
-	p.tiles = {max(p.run.begin, seen.begin), min(p.run.end, seen.end)};
-	p.keys = {window_begin(shape, first), last + 1};
-	p.inner = {(window_begin(shape, last) + TILE - 1) / TILE, (first + 1) / TILE};
-}
 
 } // namespace nsv
 

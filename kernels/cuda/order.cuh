@@ -4,11 +4,12 @@
  *     chunks   8 x 64 keys   8 x 128 keys          8 x 256 keys            512 each
  *     tiles    of 64 keys, a chunk is whole tiles
  *
- * A tile: x = q.k over k16 slices in order; the row's reference m becomes max(m, max x f) (f: struct
- * score) and what the chunk has is scaled to it; p = 2^(x f - m) with one rounding, then rounded to
- * the element type (the largest is 1, with no error); o += p v and l += p 1, over k16 slices of keys
- * in order. A chunk begins with o = l = 0 and no reference. The chunks of a row are folded from the
- * first to the last by fold(). A tile or chunk that a row sees nothing of changes no bit of it.
+ * A tile: x = q.k over k16 slices in order; the row's reference m becomes max(m, max x f) (f:
+ * struct score) and what the chunk has is scaled to it; p = 2^(x f - m) with one rounding, then
+ * rounded to the element type (the largest is 1, with no error); o += p v and l += p 1, over k16
+ * slices of keys in order. A chunk begins with o = l = 0 and no reference. The chunks of a row are
+ * folded from the first to the last by fold(). A tile or chunk that a row sees nothing of changes
+ * no bit of it.
  *
  * The edges depend on positions alone, so the bits depend on neither the batch nor the split. */
 #ifndef NSV_KERNELS_CUDA_ORDER_CUH
@@ -32,8 +33,8 @@ __host__ __device__ constexpr int level_tile(int level)
 __host__ __device__ inline int tile_level(int tile)
 {
 	int level = 0;
-	while (level < CHUNK_LEVELS && tile >= level_tile(level + 1))
-		level++;
+	for (int next = 1; next <= CHUNK_LEVELS; next++)
+		level += tile >= level_tile(next);
 	return level;
 }
 

@@ -131,6 +131,9 @@ __global__ void __launch_bounds__(PLAN_THREADS) plan_kernel(const plan_args args
 		args.starts[r] = start_at(args, r < n_run ? total * r / n_run : total);
 	__syncthreads();
 	number_splits(args, warp_sums);
+	__syncthreads();
+	if (r < args.n_block)
+		args.firsts[r] = first_piece(args.shape, args.starts[r], args.starts[r + 1]);
 	if (args.prefill_ends)
 		lay_line(
 			args, args.prefill_ends,

@@ -2,7 +2,7 @@
 #ifndef NSV_KERNELS_CUDA_PLAN_CUH
 #define NSV_KERNELS_CUDA_PLAN_CUH
 
-#include "kernels/cuda/work.cuh"
+#include "kernels/cuda/pieces.cuh"
 
 #include <cuda_runtime.h>
 
@@ -15,6 +15,7 @@ struct plan_args {
 	int32_t n_seq, n_block; /* blocks of threads that decode runs with: below 1024 */
 	int64_t *ends;		/* (n_seq): tiles up to and with a sequence */
 	run_start *starts;	/* (n_block + 1) */
+	piece *firsts;		/* (n_block) */
 	int32_t *cuts;		/* (n_block) */
 	work_shape prefill;
 	int64_t *prefill_ends; /* (n_seq): items up to and with a sequence; NULL: no prefill */

@@ -19,6 +19,8 @@
  * Chunks are folded in order (order.cuh): the same bits as decode, which has the same tiles, k16
  * slices and roundings.
  *
+ * A launch sets itself up while the one before it ends, and reads nothing before it has.
+ *
  * Floor: 4 * rows * keys seen * head_dim operations at the rate of the tensor cores; K and V pass
  * through the second-level cache once an item. */
 #include "kernels/cuda/prefill.cuh"
@@ -119,7 +121,7 @@ template <int D, int G> struct places {
 /* What is done for an item; a head below 0 ends the work. */
 struct item {
 	nsv_cuda_seq seq;
-	int32_t kv_head, row0, n_row;
+	int32_t kv_head, row0;
 	tile_range tiles, keys; /* that any row sees */
 };
 
@@ -151,7 +153,6 @@ __device__ item make_item(const prefill_args &args, int64_t ticket)
 	int32_t at = item_at(args, it.seq, i, &it.kv_head);
 	tile_range rows = item_rows(args.shape, it.seq, at);
 	it.row0 = at / args.shape.n_kv_head * args.shape.row_tile;
-	it.n_row = min(args.shape.row_tile, it.seq.n_query * args.shape.group - it.row0);
 	it.tiles = item_tiles(args.shape, it.seq, at);
 	it.keys = {window_begin(args.shape, it.seq.n_past + rows.begin),
 		it.seq.n_past + rows.end};
@@ -254,7 +255,7 @@ template <typename E, int D, int G> struct prefill_consumer {
 	uint32_t q_buf;
 	item it;
 	tile_range seen[2], inner; /* keys of the rows; tiles of which the warp's rows see all */
-	uint64_t q_at; /* the warpgroup's rows of q */
+	uint32_t q_at; /* the warpgroup's rows of q */
 	bool is_new;   /* the chunk has nothing yet: o is to be set */
 	int32_t stop;  /* the tile that the chunk ends before */
 	float o[Z::n_acc], total[Z::n_acc], s[32], m[2], m_total[2];
@@ -297,7 +298,7 @@ template <typename E, int D, int G> struct prefill_consumer {
 	/* S of the keys of a stage: begun. */
 	__device__ __forceinline__ void begin_scores(int stage)
 	{
-		uint64_t k[2] = {wgmma_at(smem.k(stage, 0), 16), wgmma_at(smem.k(stage, 1), 16)};
+		uint32_t k[2] = {wgmma_at(smem.k(stage, 0), 16), wgmma_at(smem.k(stage, 1), 16)};
 #pragma unroll
 		for (int ks = 0; ks < D / 16; ks++)
 			wgmma<E>::qk(s,
@@ -309,7 +310,7 @@ template <typename E, int D, int G> struct prefill_consumer {
 	/* O += P V of the keys of a stage, and its sums: begun. */
 	__device__ __forceinline__ void begin_products(int stage)
 	{
-		uint64_t v = wgmma_at(smem.v(stage, 0), smem.v_step(stage));
+		uint32_t v = wgmma_at(smem.v(stage, 0), smem.v_step(stage));
 #pragma unroll
 		for (int ks = 0; ks < TILE / 16; ks++)
 			wgmma<E>::pv(o, p + ks * 4, wgmma_move(v, ks * 16 * ROW_BYTES),
@@ -319,7 +320,7 @@ template <typename E, int D, int G> struct prefill_consumer {
 
 	__device__ __forceinline__ void prepare_scores()
 	{
-		if (!args.score.is_prepared())
+		if (is_likely(!args.score.is_prepared()))
 			return;
 #pragma unroll
 		for (int i = 0; i < 32; i++)
@@ -328,7 +329,7 @@ template <typename E, int D, int G> struct prefill_consumer {
 
 	__device__ __forceinline__ void mask(int32_t tile)
 	{
-		if (tile >= inner.begin && tile < inner.end)
+		if (is_likely(tile >= inner.begin && tile < inner.end))
 			return;
 		int32_t key0 = tile * TILE + (lane & 3) * 2;
 #pragma unroll
@@ -384,8 +385,8 @@ template <typename E, int D, int G> struct prefill_consumer {
 			o[i] = __fmul_rn(o[i], f[i / 2 % 2]);
 	}
 
-	/* The chunk, whose references are m_chunk, into the total: fold_in() in two steps, since the
-	 * first seldom changes anything. */
+	/* The chunk, whose references are m_chunk, into the total: fold_in() in two steps, since
+	 * the first seldom changes anything. */
 	__device__ __forceinline__ void fold_chunk(const float m_chunk[2])
 	{
 		fold_factors f[2] = {fold(m_total[0], m_chunk[0]), fold(m_total[1], m_chunk[1])};
@@ -405,7 +406,7 @@ template <typename E, int D, int G> struct prefill_consumer {
 	__device__ __forceinline__ void clear_unseen(int32_t tile)
 	{
 		int32_t begin = it.keys.begin - tile * TILE, end = it.keys.end - tile * TILE;
-		if (begin <= 0 && end >= TILE)
+		if (is_likely(begin <= 0 && end >= TILE))
 			return;
 		mbar_wait(smem.v_full(ring.i), ring.round);
 		for (int i = threadIdx.x; i < Z::tile_bytes / 16; i += Z::n_consumer) {
@@ -472,7 +473,7 @@ template <typename E, int D, int G> struct prefill_consumer {
 		wgmma_wait<1>();
 		pin(s);
 		release(smem.k_empty(next.i));
-		/* Always; a block of its own, or the assembler waits before it makes the weights. */
+		/* Always; a block of its own, or the assembler waits before it makes them. */
 		if (args.head_dim > 0)
 			weights(tile + 1, f);
 		wgmma_wait<0>();
@@ -517,21 +518,23 @@ template <typename E, int D, int G> struct prefill_consumer {
 		for (int i = 0; i < D / 2; i += 2) {
 			int32_t half = i / 2 % 2, row = half * 8 + (lane >> 2);
 			float l = total[D / 2 + half * 2];
-			uint32_t w = elem<E>::pack(normalise(total[i], l), normalise(total[i + 1], l));
+			uint32_t w = elem<E>::pack(
+				normalise(total[i], l), normalise(total[i + 1], l));
 			st_shared(staged(row, i / 4) + (lane & 3) * 4, __uint_as_float(w));
 		}
 		__syncwarp();
-		for (int i = lane; i < 16 * (D / 8); i += 32) {
-			int32_t in = i / (D / 8), piece = i % (D / 8);
-			int32_t row = warp_row0() + in, tok = row / args.shape.group;
-			if (row >= it.row0 + it.n_row || piece * 8 >= args.head_dim)
-				continue;
-			int64_t at = (int64_t)(it.seq.row0 + tok) * args.n_head +
-				     it.kv_head * args.shape.group + row % args.shape.group;
-			float4 x = ld_shared4(staged(in, piece));
-			*reinterpret_cast<float4 *>(static_cast<char *>(args.out) +
-						    (at * args.head_dim + piece * 8) * 2) = x;
-		}
+		constexpr int pieces = D / 8, step = 32 / pieces;
+		int32_t in = lane / pieces, piece = lane % pieces;
+		int32_t head0 = it.kv_head * args.shape.group;
+		if (piece * 8 >= args.head_dim)
+			return;
+		row_walk row(warp_row0() + in, step, args.shape.group);
+#pragma unroll 1
+		for (; in < 16 && row.tok < it.seq.n_query; in += step, row.next())
+			*reinterpret_cast<float4 *>(
+				static_cast<char *>(args.out) +
+				(row.at(args, it.seq, head0) + piece * 8) * 2) =
+				ld_shared4(staged(in, piece));
 	}
 
 	__device__ __forceinline__ void run_item()
@@ -591,6 +594,7 @@ __global__ void __launch_bounds__((sizes<D, G>::n_thread), 1)
 		mbar_init_fence();
 	}
 	__syncthreads();
+	grid_wait();
 	if (warp >= Z::n_warp) {
 		set_fewer_regs<Z::loader_regs>();
 		if (warp == Z::n_warp)
@@ -650,8 +654,17 @@ int prefill_launch(bool f16, const prefill_args &args, int n_sm, cudaStream_t st
 	const instance *i = find_instance(args.head_dim);
 	if (!i)
 		return -ENOTSUP;
-	i->fn[f16]<<<n_sm, i->n_thread, i->smem_bytes, stream>>>(args);
-	return cudaGetLastError() == cudaSuccess ? 0 : -EIO;
+	cudaLaunchAttribute early = {};
+	early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+	early.val.programmaticStreamSerializationAllowed = 1;
+	cudaLaunchConfig_t launch = {};
+	launch.gridDim = dim3(n_sm);
+	launch.blockDim = dim3(i->n_thread);
+	launch.dynamicSmemBytes = i->smem_bytes;
+	launch.stream = stream;
+	launch.attrs = &early;
+	launch.numAttrs = 1;
+	return cudaLaunchKernelEx(&launch, i->fn[f16], args) == cudaSuccess ? 0 : -EIO;
 }
 
 } // namespace nsv

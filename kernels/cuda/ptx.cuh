@@ -23,6 +23,12 @@ __device__ __forceinline__ int opaque(int x)
 	return x;
 }
 
+/* The other way's code goes out of the way. */
+__device__ __forceinline__ bool is_likely(bool x)
+{
+	return __builtin_expect(x, true);
+}
+
 __device__ __forceinline__ float ld_shared(uint32_t at)
 {
 	float x;

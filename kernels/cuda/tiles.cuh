@@ -34,24 +34,48 @@ struct ring_at {
 	}
 };
 
+/* The (token, head of the group) of every step-th row, without a division a row. */
+struct row_walk {
+	int32_t tok, head, group, step_tok, step_head;
+
+	__device__ __forceinline__ row_walk(int32_t row, int32_t step, int32_t n_group)
+	    : tok(row / n_group), head(row % n_group), group(n_group), step_tok(step / n_group),
+	      step_head(step % n_group)
+	{
+	}
+
+	__device__ __forceinline__ void next()
+	{
+		tok += step_tok;
+		head += step_head;
+		if (head >= group) {
+			head -= group;
+			tok++;
+		}
+	}
+
+	/* Element 0 of the row in q and out. */
+	__device__ __forceinline__ int64_t at(
+		const attn_args &args, const nsv_cuda_seq &seq, int32_t head0) const
+	{
+		return ((int64_t)(seq.row0 + tok) * args.n_head + head0 + head) * args.head_dim;
+	}
+};
+
 /* ROWS rows of q from row0 of a sequence's (token, head of the group) pairs, zeros where there is
- * none: copies that are under way when it returns. */
+ * none: copies that are under way when it returns. A lane has one 16-byte piece of its rows. */
 template <int D, int ROWS>
 __device__ void load_q(const attn_args &args, const nsv_cuda_seq &seq, int32_t row0, int32_t head0,
 	uint32_t dst, int lane)
 {
-	constexpr int pieces = D / 8;
+	constexpr int pieces = D / 8, step = 32 / pieces;
 	const char *q = static_cast<const char *>(args.q);
-	for (int i = lane; i < ROWS * pieces; i += 32) {
-		int32_t r = i / pieces, c = i % pieces, row = row0 + r;
-		int32_t tok = row / args.shape.group, head = head0 + row % args.shape.group;
-		bool used = tok < seq.n_query && c * 8 < args.head_dim;
-		int64_t off =
-			used ? ((int64_t)(seq.row0 + tok) * args.n_head + head) * args.head_dim +
-					c * 8
-			     : 0;
-		uint32_t at = dst + c / 8 * (ROWS * ROW_BYTES) + swizzle(r, c % 8);
-		cp_async_16(at, q + off * 2, used ? 16 : 0);
+	int32_t r = lane / pieces, c = lane % pieces;
+	uint32_t panel = dst + c / 8 * (ROWS * ROW_BYTES);
+	for (row_walk row(row0 + r, step, args.shape.group); r < ROWS; r += step, row.next()) {
+		bool used = row.tok < seq.n_query && c * 8 < args.head_dim;
+		int64_t off = used ? row.at(args, seq, head0) + c * 8 : 0;
+		cp_async_16(panel + swizzle(r, c % 8), q + off * 2, used ? 16 : 0);
 	}
 }
 

@@ -15,16 +15,18 @@
 namespace nsv
 {
 
-/* Descriptor of a place in panels whose rows are swizzled over 128 bytes: 8 rows are 1024 bytes.
- * `panel`: bytes from a panel to the next, where N runs over panels. */
-__device__ __forceinline__ uint64_t wgmma_at(uint32_t smem, uint32_t panel)
+/* Descriptor of a place in panels whose rows are swizzled over 128 bytes: its low half; the high
+ * one is always that 8 rows are 1024 bytes, and the swizzle. `panel`: bytes from a panel to the
+ * next, where N runs over panels. */
+#define NSV_DESC_HIGH "0x40000040"
+
+__device__ __forceinline__ uint32_t wgmma_at(uint32_t smem, uint32_t panel)
 {
-	return (uint64_t)((smem & 0x3ffff) >> 4) | (uint64_t)(panel >> 4) << 16 |
-	       (uint64_t)(8 * ROW_BYTES >> 4) << 32 | (uint64_t)1 << 62;
+	return (smem & 0x3ffff) >> 4 | panel >> 4 << 16;
 }
 
 /* The place `bytes` further on. */
-__device__ __forceinline__ uint64_t wgmma_move(uint64_t at, uint32_t bytes)
+__device__ __forceinline__ uint32_t wgmma_move(uint32_t at, uint32_t bytes)
 {
 	return at + (bytes >> 4);
 }
@@ -78,19 +80,24 @@ template <int N> __device__ __forceinline__ void pin(float (&x)[N])
 
 /* d (64, 64) = or += a b of 16 dims, a and b in shared memory, dims along rows of both. */
 #define NSV_WGMMA_QK(TYPES)                                                                        \
-	asm volatile("{\n\t.reg .pred add;\n\tsetp.ne.b32 add, %34, 0;\n\t"                          \
+	asm volatile("{\n\t.reg .pred add;\n\t.reg .b64 qa, kb;\n\t"                               \
+		     "setp.ne.b32 add, %34, 0;\n\t"                                                \
+		     "mov.b64 qa, {%32, " NSV_DESC_HIGH "};\n\t"                                   \
+		     "mov.b64 kb, {%33, " NSV_DESC_HIGH "};\n\t"                                   \
 		     "wgmma.mma_async.sync.aligned.m64n64k16.f32." TYPES " " NSV_REGS32            \
-		     ", %32, %33, add, 1, 1, 0, 0;\n\t}"                                           \
+		     ", qa, kb, add, 1, 1, 0, 0;\n\t}"                                             \
 		     : NSV_OUT32(d)                                                                \
-		     : "l"(a), "l"(b), "r"(add))
+		     : "r"(a), "r"(b), "r"(add))
 
 /* d (64, N) = or += a b of 16 keys, a in registers, b in shared memory with N along rows. */
 #define NSV_WGMMA_PV(N, REGS, A0, A1, A2, A3, B, ADD, TYPES, OUT)                                  \
-	asm volatile("{\n\t.reg .pred add;\n\tsetp.ne.b32 add, " ADD ", 0;\n\t"                      \
+	asm volatile("{\n\t.reg .pred add;\n\t.reg .b64 vb;\n\t"                                   \
+		     "setp.ne.b32 add, " ADD ", 0;\n\t"                                            \
+		     "mov.b64 vb, {" B ", " NSV_DESC_HIGH "};\n\t"                                 \
 		     "wgmma.mma_async.sync.aligned.m64n" N "k16.f32." TYPES " " REGS               \
-		     ", {" A0 ", " A1 ", " A2 ", " A3 "}, " B ", add, 1, 1, 1;\n\t}"               \
+		     ", {" A0 ", " A1 ", " A2 ", " A3 "}, vb, add, 1, 1, 1;\n\t}"                  \
 		     : OUT(d)                                                                      \
-		     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add))
+		     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b), "r"(add))
 #define NSV_WGMMA_PV72(TYPES)                                                                      \
 	NSV_WGMMA_PV("72", NSV_REGS36, "%36", "%37", "%38", "%39", "%40", "%41", TYPES, NSV_OUT36)
 #define NSV_WGMMA_PV136(TYPES)                                                                     \
@@ -99,34 +106,34 @@ template <int N> __device__ __forceinline__ void pin(float (&x)[N])
 template <typename E> struct wgmma;
 
 template <> struct wgmma<__nv_bfloat16> {
-	static __device__ __forceinline__ void qk(float (&d)[32], uint64_t a, uint64_t b, int add)
+	static __device__ __forceinline__ void qk(float (&d)[32], uint32_t a, uint32_t b, int add)
 	{
 		NSV_WGMMA_QK("bf16.bf16");
 	}
 	static __device__ __forceinline__ void pv(
-		float (&d)[36], const uint32_t *a, uint64_t b, int add)
+		float (&d)[36], const uint32_t *a, uint32_t b, int add)
 	{
 		NSV_WGMMA_PV72("bf16.bf16");
 	}
 	static __device__ __forceinline__ void pv(
-		float (&d)[68], const uint32_t *a, uint64_t b, int add)
+		float (&d)[68], const uint32_t *a, uint32_t b, int add)
 	{
 		NSV_WGMMA_PV136("bf16.bf16");
 	}
 };
 
 template <> struct wgmma<__half> {
-	static __device__ __forceinline__ void qk(float (&d)[32], uint64_t a, uint64_t b, int add)
+	static __device__ __forceinline__ void qk(float (&d)[32], uint32_t a, uint32_t b, int add)
 	{
 		NSV_WGMMA_QK("f16.f16");
 	}
 	static __device__ __forceinline__ void pv(
-		float (&d)[36], const uint32_t *a, uint64_t b, int add)
+		float (&d)[36], const uint32_t *a, uint32_t b, int add)
 	{
 		NSV_WGMMA_PV72("f16.f16");
 	}
 	static __device__ __forceinline__ void pv(
-		float (&d)[68], const uint32_t *a, uint64_t b, int add)
+		float (&d)[68], const uint32_t *a, uint32_t b, int add)
 	{
 		NSV_WGMMA_PV136("f16.f16");
 	}

@@ -1,4 +1,5 @@
-/* The items of a step. How decode's work is spread: one flat line of tiles, cut into a run for each block of threads.
+/* The items of a step, and how decode's are spread: one flat line of tiles, cut into a run for each
+ * block of threads.
  *
  *     sequence 0               sequence 1
  *     item 0      item 1       item 0         item = (row tile, KV head)
