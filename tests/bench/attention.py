@@ -1,9 +1,10 @@
-"""`make bench NAME=attention`: our decode beside FlashInfer, XQA and cuDNN, on a machine with a device.
+"""`make bench NAME=attention`: ours beside FlashInfer's, XQA's and cuDNN's, where there is a device.
 
     attention.py OURS [PEERS [OURS AGAIN]]
 
 OURS is the program of attention.cu or a file of its lines; PEERS the peers' script, which is run
-between two runs of ours, or a file of its table: `heads KV-heads dim batch context | name us GB/s |`.
+between two runs of ours, or a file of its table: `heads KV-heads dim batch context | name us GB/s |`
+for decode, `| name T ms TFLOP/s |` for prefill.
 Prints ours against the best of them and writes build/bench/attention.json.
 """
 
@@ -14,7 +15,8 @@ import statistics
 import subprocess
 import sys
 
-KEYS = ("n_head", "n_kv_head", "head_dim", "batch", "context")
+TENSOR_RATE = 989.0  # TFLOP/s, by the data sheet
+KEYS = ("work", "n_head", "n_kv_head", "head_dim", "batch", "context")
 
 
 def run_ours(program):
@@ -33,21 +35,27 @@ def run_ours(program):
     return rows, read
 
 
+def parse_field(field):
+    """(work, microseconds, name) of a peer's field, or None."""
+    parts = field.split()
+    if len(parts) == 3:
+        return "decode", float(parts[1]), parts[0]
+    if len(parts) == 4 and parts[2] == "ms":
+        return "prefill", float(parts[1]) * 1e3, parts[0].lower()
+    return None
+
+
 def parse_peers(text):
-    """The fastest peer's (microseconds, name) by shape."""
+    """The fastest peer's (microseconds, name) by work and shape."""
     best = {}
     for line in text.splitlines():
         fields = line.split("|")
         numbers = fields[0].split()
         if len(fields) < 2 or len(numbers) != 5 or not all(n.isdigit() for n in numbers):
             continue
-        times = []
-        for field in fields[1:]:
-            parts = field.split()
-            if len(parts) == 3:
-                times.append((float(parts[1]), parts[0]))
-        if times:
-            best[tuple(int(n) for n in numbers)] = min(times)
+        for work, us, name in filter(None, map(parse_field, fields[1:])):
+            key = (work, *map(int, numbers))
+            best[key] = min(best.get(key, (us, name)), (us, name))
     return best
 
 
@@ -58,10 +66,23 @@ def run_peers(path):
         [sys.executable, path], capture_output=True, text=True).stdout)
 
 
-def target_of(size):
-    if size > 180e6:
+def target_of(row):
+    """The ratio to the best peer that is asked for."""
+    if row["work"] == "prefill":
+        return 1.0
+    if row["bytes"] > 180e6:
         return 0.97
-    return 1.3 if size < 60e6 else 1.0
+    return 1.3 if row["bytes"] < 60e6 else 1.0
+
+
+def limit_of(row, read):
+    """Microseconds that the device itself allows."""
+    return row["ops"] / TENSOR_RATE / 1e6 if "ops" in row else row["bytes"] / read / 1e3
+
+
+def rate_of(row, us):
+    return "%6.0f TFLOP/s" % (row["ops"] / us / 1e6) if "ops" in row else \
+        "%6.0f GB/s   " % (row["bytes"] / us / 1e3)
 
 
 def main():
@@ -69,26 +90,27 @@ def main():
     first, read = run_ours(program)
     peers = run_peers(sys.argv[2]) if len(sys.argv) > 2 else {}
     second = run_ours(sys.argv[3] if len(sys.argv) > 3 else program)[0]
-    table, ratios = [], []
+    table, ratios = [], {"decode": [], "prefill": []}
     print(f"device memory read: {read:.0f} GB/s")
-    print("heads     batch x context      MB       us   GB/s | best peer       us  ratio  target")
+    print("work     heads     batch x context        us                | "
+          "best peer       us  ratio  target")
     for key, row in first.items():
         us = statistics.mean((row["us"], second[key]["us"]))
-        work = "decode %d/%d/%d %dx%d" % key
         peer_us, peer = peers.get(key, (None, None))
-        entry = {"work": work, "value": round(us, 2), "unit": "us",
-                 "limit": round(row["bytes"] / read / 1e3, 2), "peer": peer,
-                 "peer_value": peer_us, "target": target_of(row["bytes"])}
+        entry = {"work": "%s %d/%d/%d %dx%d" % key, "value": round(us, 2), "unit": "us",
+                 "limit": round(limit_of(row, read), 2), "peer": peer,
+                 "peer_value": peer_us, "target": target_of(row)}
         table.append(entry)
-        text = "%-9s %5d x %-7d %9.1f %8.1f %6.0f" % (
-            "%d/%d/%d" % key[:3], key[3], key[4], row["bytes"] / 1e6, us, row["bytes"] / us / 1e3)
+        text = "%-8s %-9s %5d x %-7d %10.1f %s" % (
+            key[0], "%d/%d/%d" % key[1:4], key[4], key[5], us, rate_of(row, us))
         if peer_us:
-            ratios.append(peer_us / us)
-            text += " | %-9s %8.1f %6.2f %7.2f" % (peer, peer_us, ratios[-1], entry["target"])
+            ratios[key[0]].append(peer_us / us)
+            text += " | %-9s %8.1f %6.2f %7.2f" % (peer, peer_us, peer_us / us, entry["target"])
         print(text)
-    if ratios:
-        print("geometric mean of %d ratios: %.3f" % (
-            len(ratios), math.exp(statistics.mean(map(math.log, ratios)))))
+    for work, all_ratios in ratios.items():
+        if all_ratios:
+            print("%s: geometric mean of %d ratios: %.3f" % (
+                work, len(all_ratios), math.exp(statistics.mean(map(math.log, all_ratios)))))
     os.makedirs("build/bench", exist_ok=True)
     with open("build/bench/attention.json", "w") as f:
         json.dump(table, f, indent=1)
