@@ -388,10 +388,9 @@ static void free_others(struct nsv_engine *e)
 
 int nsv_engine_resume(struct nsv_engine *e)
 {
-	nsv_autofree struct turn *turns = calloc(e->max_requests, sizeof(*turns));
-
 	if (!e->kept)
 		return 0;
+	nsv_autofree struct turn *turns = calloc(e->max_requests, sizeof(*turns));
 	uint32_t n = turns ? find_turns(e, turns) : 0;
 	if (!turns || hold_blocks(e, turns, n) < 0)
 		return -ENOMEM;

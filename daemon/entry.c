@@ -104,7 +104,8 @@ static bool fits(struct nsv_session *se, struct nsv_job *job, uint32_t n_answer)
 
 	if (job->wish.params.n_branch > job->n_branch)
 		job->code = nsv_fail(&job->err, NSV_E_PARAM,
-			"n_branch is %u: the session's %u slots have no so many from slot %u on",
+			"n_branch is %u: the session has %u slots, and the answers begin in slot "
+			"%u",
 			job->wish.params.n_branch, se->ch.geom.n_slot, job->slot);
 	else if (job->branch > UINT32_MAX - (job->n_branch - 1))
 		job->code = nsv_fail(&job->err, NSV_E_PARAM,

@@ -18,7 +18,7 @@
 
 enum nsv_slot_phase {
 	NSV_PHASE_FREE,
-	NSV_PHASE_PREPARING,  /* the worker has it */
+	NSV_PHASE_PREPARING,  /* the worker has its entry, or that of a fork's target */
 	NSV_PHASE_COMMITTING, /* the engine has it; not in `seqs` yet */
 	NSV_PHASE_LIVE,
 	NSV_PHASE_OUTPUT,     /* its answer flows, as the client reads */
