@@ -349,6 +349,14 @@ int nsv_engine_turn(struct nsv_engine *e, struct nsv_err *err)
 	return ret;
 }
 
+/* How long nothing has to be done: 0: for ever. Paused requests give their blocks back in time. */
+static uint64_t longest_sleep(const struct nsv_engine *e)
+{
+	if (e->stats.n_paused > 0 && (e->watchdog_ns == 0 || e->watchdog_ns > NSV_PAUSE_KEEPS_NS))
+		return NSV_PAUSE_KEEPS_NS;
+	return e->watchdog_ns;
+}
+
 static void *run(void *arg)
 {
 	struct nsv_engine *e = arg;
@@ -360,7 +368,7 @@ static void *run(void *arg)
 	while (ret >= 0 && !e->stopping) {
 		ret = nsv_engine_turn(e, &err);
 		if (ret == 1 && !e->stopping)
-			nsv_mailbox_wait(&e->inbox, e->watchdog_ns);
+			nsv_mailbox_wait(&e->inbox, longest_sleep(e));
 	}
 	if (ret >= 0)
 		return NULL;

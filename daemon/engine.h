@@ -14,6 +14,10 @@
 #include "daemon/job.h"
 #include "daemon/seqs.h"
 
+/* A request whose reader is behind keeps its blocks for so long, if nobody else needs them; then they go
+ * back, and it computes them again (or swaps them in) when its reader has come. */
+#define NSV_PAUSE_KEEPS_NS 5000000000u
+
 struct nsv_engine;
 
 /* Regions that another daemon left; -1: none. What does not fit (geometry, model, numerics, size) is

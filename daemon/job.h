@@ -83,6 +83,7 @@ struct nsv_job {
 		uint64_t last_event;
 		uint32_t n_flight; /* steps under way that have rows of it */
 		bool event_sent, stalled, done, released;
+		uint64_t stalled_ns; /* when that began */
 		/* Who waits for its release; NULL: the io thread. */
 		struct nsv_session_close *close;
 		struct nsv_detok detok;

@@ -121,7 +121,24 @@ void nsv_sched_remove(struct nsv_sched *s, uint32_t seq)
 void nsv_sched_pause(struct nsv_sched *s, uint32_t seq, bool paused)
 {
 	s->seqs[seq].paused = paused;
+	s->seqs[seq].gives_back = false;
 	s->n_change++;
+}
+
+void nsv_sched_give_back(struct nsv_sched *s, uint32_t seq)
+{
+	s->seqs[seq].gives_back = s->seqs[seq].paused && s->seqs[seq].where == NSV_SCHED_RUNNING;
+}
+
+static void take_back(struct nsv_sched *s, struct nsv_step_plan *plan)
+{
+	for (uint32_t i = s->n_run; i > 0; i--) {
+		struct nsv_sched_seq *q = &s->seqs[s->run[i - 1]];
+		if (!q->gives_back)
+			continue;
+		q->gives_back = false;
+		nsv_sched_preempt(s, plan, s->run[i - 1]);
+	}
 }
 
 void nsv_sched_known(struct nsv_sched *s, uint32_t seq)
@@ -281,6 +298,7 @@ void nsv_sched_plan(struct nsv_sched *s, struct nsv_step_plan *plan)
 {
 	plan->n_item = plan->n_row = plan->n_lp = plan->n_preempted = plan->n_copy = 0;
 	plan->n_swap_out = plan->n_swap_in = 0;
+	take_back(s, plan);
 	nsv_sched_admit(s, plan);
 	uint32_t n_decode = count_decodes(s);
 	uint32_t left = n_decode < s->batch_tokens ? s->batch_tokens - n_decode : 1;

@@ -3,7 +3,8 @@
  *            add            admitted              remove
  *     ABSENT -----> WAITING ---------> RUNNING ----------> ABSENT
  *                      ^  <-----------    |
- *                      |    preempted     | (a paused one stays where it is, and is not planned)
+ *                      |    preempted     | (a paused one stays where it is, and is not planned,
+ *                                           until it has to give its blocks back)
  *
  * Rules, in this order:
  *   1 A running sequence with one token to compute (decode) gets its row in every step.
@@ -59,6 +60,7 @@ enum nsv_sched_where { NSV_SCHED_ABSENT = 0, NSV_SCHED_WAITING, NSV_SCHED_RUNNIN
 struct nsv_sched_seq {
 	uint8_t where;
 	bool paused, wait_for_tokens;
+	bool gives_back;    /* with the next plan, its blocks */
 	uint32_t n_token;   /* prompt and output, the pending ones included */
 	uint32_t n_pending; /* sampled by plans whose results have not come */
 	uint32_t n_past;    /* of n_token computed, or planned to be */
@@ -184,6 +186,8 @@ int nsv_sched_resume(struct nsv_sched *s, uint32_t seq, uint32_t n_block, uint32
 /* It has ended: blocks go back. */
 void nsv_sched_remove(struct nsv_sched *s, uint32_t seq);
 void nsv_sched_pause(struct nsv_sched *s, uint32_t seq, bool paused);
+/* A paused one that runs is preempted by the next plan, if it is still paused then. */
+void nsv_sched_give_back(struct nsv_sched *s, uint32_t seq);
 /* A result has come: the rows are computed, and full blocks become known to the prefix cache.
  * Plans' results come in the plans' order. 0, or what nsv_prefix_tree_insert says of blocks that
  * cannot be right. To be called for every item whose sequence is still there, preempted or not. */

@@ -27,7 +27,7 @@ static bool has_room(const struct nsv_engine *e, const struct nsv_job *job)
 	       (n_lp == 0 || nsv_sink_lp_room(&job->sink) >= n_lp);
 }
 
-static void pause_or_resume(struct nsv_engine *e, struct nsv_job *job)
+static void pause_or_resume(struct nsv_engine *e, struct nsv_job *job, uint64_t now_ns)
 {
 	bool room = has_room(e, job);
 
@@ -49,19 +49,26 @@ static void pause_or_resume(struct nsv_engine *e, struct nsv_job *job)
 		nsv_sink_state(&job->sink, NSV_SLOT_RUNNING);
 	}
 	job->gen.stalled = !room;
+	job->gen.stalled_ns = now_ns;
 	nsv_sched_pause(&e->sched, job->gen.seq, !room);
 }
 
-static void check_rooms(struct nsv_engine *e)
+static void check_rooms(struct nsv_engine *e, uint64_t now_ns)
 {
 	uint32_t n_paused = 0;
 
 	for (uint32_t i = 0; i < e->sched.n_run; i++)
-		pause_or_resume(e, e->jobs[e->sched.run[i]]);
+		pause_or_resume(e, e->jobs[e->sched.run[i]], now_ns);
 	for (uint32_t i = 0; i < e->sched.n_wait; i++)
-		pause_or_resume(e, e->jobs[e->sched.wait[i]]);
-	for (uint32_t i = 0; i < e->sched.n_run; i++)
-		n_paused += e->sched.seqs[e->sched.run[i]].paused;
+		pause_or_resume(e, e->jobs[e->sched.wait[i]], now_ns);
+	for (uint32_t i = 0; i < e->sched.n_run; i++) {
+		uint32_t seq = e->sched.run[i];
+		if (!e->sched.seqs[seq].paused)
+			continue;
+		n_paused++;
+		if (now_ns - e->jobs[seq]->gen.stalled_ns >= NSV_PAUSE_KEEPS_NS)
+			nsv_sched_give_back(&e->sched, seq);
+	}
 	nsv_stat_set(&e->stats.n_paused, n_paused);
 }
 
@@ -282,7 +289,7 @@ static int plan_and_submit(struct nsv_engine *e, struct nsv_err *err)
 	struct nsv_engine_step *st = &e->steps[(e->first_step + e->n_step) % e->exec->depth];
 
 	st->start_ns = nsv_now_ns();
-	check_rooms(e);
+	check_rooms(e, st->start_ns);
 	nsv_sched_plan(&e->sched, &st->plan);
 	commit_preempted(e, &st->plan);
 	if (st->plan.n_item + st->plan.n_copy + st->plan.n_swap_out + st->plan.n_swap_in == 0)

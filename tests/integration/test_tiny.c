@@ -372,6 +372,38 @@ static void test_a_slow_reader_waits_alone(void **state)
 	check_daemon_goes_on();
 }
 
+/* With no step to run, a reader that stays away costs no blocks after a while. */
+static void test_a_paused_request_gives_its_blocks_back(void **state)
+{
+	struct nsv_client_options o;
+	struct nsv_client_params p;
+	struct nsv_client *client = open_client(), *slow;
+	struct nsv_request *r;
+	nsv_autofree struct nsv_answer *a = malloc(sizeof(*a));
+	nsv_autofree struct nsv_answer *b = malloc(sizeof(*b));
+	(void)state;
+
+	nsv_client_options_init(&o);
+	o.n_token = 64;
+	nsv_client_params_init(&p);
+	p.flags = NSV_CLIENT_IGNORE_END;
+	p.max_tokens = 300;
+	nsv_ask_text(client, "later", &p, a);
+	long long blocks = nsv_ask_status(client, "blocks.free");
+	assert_int_equal(nsv_client_open(served.socket, &o, NULL, 0, &slow), 0);
+	assert_int_equal(nsv_client_submit_text(slow, "later", 5, &p, &r), 0);
+	assert_true(nsv_ask_status_until(client, "requests.paused", 1));
+	assert_true(nsv_ask_status(client, "blocks.free") < blocks);
+	assert_true(nsv_ask_status_until(client, "blocks.free", blocks));
+	nsv_ask_finish(slow, 0, r, b);
+	assert_int_equal(b->ret, 0);
+	assert_true(b->result.n_preempt > 0);
+	assert_int_equal(b->n_token, 300);
+	assert_memory_equal(b->tokens, a->tokens, 300 * sizeof(*a->tokens));
+	nsv_client_close(slow);
+	nsv_client_close(client);
+}
+
 /* ---- Outputs longer than their logs */
 
 static void test_a_long_tokenize_flows(void **state)
@@ -421,6 +453,7 @@ int main(void)
 		cmocka_unit_test(test_holes_in_the_region),
 		cmocka_unit_test(test_replies_that_are_not_taken),
 		cmocka_unit_test(test_a_slow_reader_waits_alone),
+		cmocka_unit_test(test_a_paused_request_gives_its_blocks_back),
 		cmocka_unit_test(test_a_long_tokenize_flows),
 		cmocka_unit_test(test_audit_on_request),
 	};

@@ -85,6 +85,39 @@ static void test_a_paused_one_gives_way_first(void **state)
 	rig_deinit(&r);
 }
 
+static void test_a_paused_one_gives_back(void **state)
+{
+	struct rig r;
+	(void)state;
+
+	rig_init(&r, (struct rig_size){20, 0, 32, false});
+	rig_add(&r, 0, 12);
+	rig_add(&r, 1, 8);
+	rig_step(&r);
+	nsv_sched_give_back(&r.sched, 1); /* it is not paused: nothing is asked of it */
+	rig_step(&r);
+	assert_int_equal(r.sched.seqs[1].where, NSV_SCHED_RUNNING);
+	nsv_sched_pause(&r.sched, 0, true);
+	nsv_sched_give_back(&r.sched, 0);
+	nsv_sched_pause(&r.sched, 0, false); /* it goes on before the next plan */
+	rig_step(&r);
+	assert_int_equal(r.sched.seqs[0].where, NSV_SCHED_RUNNING);
+	nsv_sched_pause(&r.sched, 0, true);
+	rig_step(&r);
+	assert_int_equal(r.sched.seqs[0].where, NSV_SCHED_RUNNING);
+	nsv_sched_give_back(&r.sched, 0);
+	rig_step(&r);
+	assert_int_equal(r.sched.seqs[0].where, NSV_SCHED_WAITING);
+	assert_int_equal(r.sched.seqs[0].table.n, 0);
+	assert_int_equal(r.sched.seqs[1].where, NSV_SCHED_RUNNING);
+	rig_step(&r); /* paused, it is not admitted */
+	assert_int_equal(r.sched.seqs[0].where, NSV_SCHED_WAITING);
+	nsv_sched_pause(&r.sched, 0, false);
+	rig_step(&r);
+	assert_int_equal(r.sched.seqs[0].where, NSV_SCHED_RUNNING);
+	rig_deinit(&r);
+}
+
 static void test_first_come_first_served(void **state)
 {
 	struct rig r;
@@ -798,6 +831,7 @@ int main(void)
 		cmocka_unit_test(test_decode_goes_on_beside_a_long_prompt),
 		cmocka_unit_test(test_the_youngest_is_preempted),
 		cmocka_unit_test(test_a_paused_one_gives_way_first),
+		cmocka_unit_test(test_a_paused_one_gives_back),
 		cmocka_unit_test(test_first_come_first_served),
 		cmocka_unit_test(test_audit_sees_damage),
 		cmocka_unit_test(test_audit_sees_damage_of_swaps_and_forks),
