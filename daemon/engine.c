@@ -384,10 +384,9 @@ int nsv_engine_start(struct nsv_engine *e)
 
 	if (ret < 0)
 		return ret;
+	nsv_seqs_serve(&e->seqs); /* before the first step can begin */
 	ret = -pthread_create(&e->thread, NULL, run, e);
 	e->started = ret == 0;
-	if (ret == 0)
-		nsv_seqs_serve(&e->seqs);
 	return ret;
 }
 
