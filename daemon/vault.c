@@ -434,6 +434,8 @@ int nsv_vaults_adopt(struct nsv_vaults *v, struct nsv_passed *passed, nsv_vault_
 			v->next = vault; /* as good as new */
 		else if (vault->n_live == 0)
 			forget(vault);
+		else if (vault->fds[0] >= 0 && !v->open)
+			v->open = vault; /* or each restart would leave one that is hardly used */
 	}
 	return 0;
 }

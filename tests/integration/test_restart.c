@@ -421,7 +421,7 @@ static void expect_crashed(const struct nsv_raw *raw)
 {
 	const struct nsv_down_slot *slot = &raw->down.slots[0];
 
-	for (int i = 0; i < 10000 && nsv_load_acq_u32(&slot->state) != NSV_SLOT_DONE; i++)
+	for (int i = 0; i < 60000 && nsv_load_acq_u32(&slot->state) != NSV_SLOT_DONE; i++)
 		usleep(1000);
 	assert_int_equal(nsv_load_acq_u64(&slot->request_id), raw->last_id);
 	assert_int_equal(nsv_load_acq_u32(&slot->state), NSV_SLOT_DONE);
