@@ -1,27 +1,24 @@
-/* Times the cpu backend's products and attention against what the machine allows, measured in the
- * same run: memory read, and u8 x s8 products where there is VNNI.
- *
- *     kernels [threads]       NANOSERVE_CPU_ISA forces a row
+/* The cpu backend's kernels alone, and what the machine allows them: memory read, u8 x s8 products
+ * where there is VNNI, fp32 fused multiply-adds.
  *
  * The shapes are SmolLM2-135M's: 30 layers of Q4_1, an output matrix of Q8_0, all distinct memory. */
 #include <string.h>
 #include <sys/mman.h>
-#include <time.h>
 
+#include "daemon/clock.h"
 #include "kernels/backend.h"
+#include "tests/bench/cpu.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
 
 #define N_LAYER 30u
-#define ROUNDS 7
+#define ROUNDS 9
 
 static double now(void)
 {
-	struct timespec ts;
-	clock_gettime(CLOCK_MONOTONIC, &ts);
-	return (double)ts.tv_sec + 1e-9 * (double)ts.tv_nsec;
+	return (double)nsv_now_ns() * 1e-9;
 }
 
 static void *map(size_t len)
@@ -44,13 +41,8 @@ static double time_of(
 		double start = now();
 		nsv_team_run(team, fn, arg);
 		t[i] = now() - start;
-		for (int j = i; j > 0 && t[j] < t[j - 1]; j--) {
-			double swap = t[j];
-			t[j] = t[j - 1];
-			t[j - 1] = swap;
-		}
 	}
-	return t[ROUNDS / 2];
+	return nsv_median(t, ROUNDS);
 }
 
 /* ---- What the machine allows ------------------------------------------------------------ */
@@ -103,7 +95,37 @@ static double dot_rate(struct nsv_team *team)
 	return 12.0 * 128 * DOT_ROUNDS * nsv_team_size(team) / time_of(team, dot_part, NULL);
 }
 
+__attribute__((target("avx512f"))) static void fma_part(const struct nsv_part *part, void *arg)
+{
+	__m512 sum[12], x = _mm512_set1_ps(0.5f);
+	(void)part;
+	(void)arg;
+	for (int i = 0; i < 12; i++)
+		sum[i] = _mm512_setzero_ps();
+	for (uint32_t n = 0; n < DOT_ROUNDS; n++) {
+#pragma GCC unroll 12
+		for (int i = 0; i < 12; i++)
+			sum[i] = _mm512_fmadd_ps(x, x, sum[i]);
+		__asm__ volatile("" : "+v"(x));
+	}
+	for (int i = 0; i < 12; i++)
+		__asm__ volatile("" : : "v"(sum[i]));
+}
+
+static double fma_rate(struct nsv_team *team)
+{
+	if (!__builtin_cpu_supports("avx512f"))
+		return 0;
+	return 12.0 * 32 * DOT_ROUNDS * nsv_team_size(team) / time_of(team, fma_part, NULL);
+}
+
 #else
+
+static double fma_rate(struct nsv_team *team)
+{
+	(void)team;
+	return 0;
+}
 
 static double dot_rate(struct nsv_team *team)
 {
@@ -112,6 +134,15 @@ static double dot_rate(struct nsv_team *team)
 }
 
 #endif
+
+void measure_limits(struct nsv_team *team, struct limits *ret)
+{
+	void *mem = map(READ_LEN);
+	ret->read = READ_LEN / time_of(team, read_part, mem);
+	ret->dot = dot_rate(team);
+	ret->fma = fma_rate(team);
+	munmap(mem, READ_LEN);
+}
 
 /* ---- Products --------------------------------------------------------------------------- */
 
@@ -177,10 +208,9 @@ static double net_ops(const struct net *net)
 	return n;
 }
 
-static void bench_products(
-	struct nsv_team *team, const struct nsv_backend *b, double read_rate, double ops_rate)
+void measure_products(struct nsv_team *team, const struct nsv_backend *b, const uint32_t *rows,
+	size_t n, struct point *ret)
 {
-	static const uint32_t rows[] = {1, 2, 4, 8, 16, 64, 512};
 	struct net net = {.b = b};
 	make_net(&net, NSV_Q4_1, NSV_Q8_0);
 	net.x = map(512 * 1536 * 4);
@@ -189,17 +219,12 @@ static void bench_products(
 	net.out = map((size_t)512 * 49152 * 4);
 	net.acts = map(b->acts_len(512, 1536));
 	nsv_team_run(team, pack_part, &net);
-	for (size_t i = 0; i < NSV_ARRAY_LEN(rows); i++) {
-		double t, bytes = (double)net.n_byte, ops;
+	for (size_t i = 0; i < n; i++) {
 		net.n_row = rows[i];
-		if (rows[i] > 16)
+		if (rows[i] > 32)
 			net.n_weight = N_LAYER * 4; /* logits are asked for few rows only */
-		t = time_of(team, products_part, &net);
-		ops = net_ops(&net);
-		printf("products, %3u rows   %8.3f ms  %6.1f GB/s (%3.0f %% of read)  %6.1f GOP/s (%2.0f %% "
-		       "of VNNI)\n",
-			rows[i], t * 1e3, bytes / t * 1e-9, 100 * bytes / t / read_rate, ops / t * 1e-9,
-			ops_rate > 0 ? 100 * ops / t / ops_rate : 0);
+		double t = time_of(team, products_part, &net);
+		ret[i] = (struct point){net_ops(&net) / t, net_ops(&net) / (double)net.n_byte};
 	}
 }
 
@@ -217,8 +242,8 @@ static void attn_part(const struct nsv_part *part, void *arg)
 	nsv_team_barrier(part);
 }
 
-static void bench_attention(struct nsv_team *team, const struct nsv_backend *b, uint32_t n_past,
-	uint32_t n_query, double read_rate)
+struct point measure_attention(
+	struct nsv_team *team, const struct nsv_backend *b, uint32_t n_past, uint32_t n_query)
 {
 	uint32_t n_kv = n_past + n_query, n_block = (n_kv + 15) / 16;
 	int32_t *table = map(n_block * 4);
@@ -229,40 +254,13 @@ static void bench_attention(struct nsv_team *team, const struct nsv_backend *b, 
 	struct attn a = {b, {&shape, &seq, &plan, map((size_t)n_query * 576 * 4),
 		map((size_t)n_block * 16 * 192 * 4), map((size_t)n_block * 16 * 192 * 4),
 		map((size_t)n_query * 576 * 4), NULL}};
-	double t, bytes = (double)n_kv * 192 * 8, keys = 0;
+	double ops = 0;
 	for (uint32_t i = 0; i < n_block; i++)
 		table[i] = (int32_t)((uint64_t)i * 7919 % n_block);
 	if (nsv_attn_make_plan(&shape, &seq, 1, n_query, &plan))
 		abort();
 	a.call.scratch = map(plan.scratch_len);
 	for (uint32_t i = 0; i < n_query; i++)
-		keys += n_past + i + 1;
-	t = time_of(team, attn_part, &a);
-	printf("attention, %4u queries after %5u   %8.3f ms  %6.1f GB/s (%3.0f %% of read)  %6.1f GFLOP/s\n",
-		n_query, n_past, t * 1e3, bytes / t * 1e-9, 100 * bytes / t / read_rate,
-		keys * 9 * 64 * 4 / t * 1e-9);
-}
-
-int main(int argc, char **argv)
-{
-	uint32_t n_thread = argc > 1 ? (uint32_t)atoi(argv[1]) : 2;
-	const struct nsv_backend *b = NULL;
-	struct nsv_team *team = NULL;
-	struct nsv_err err;
-	double read_rate, ops_rate;
-	if (nsv_backend_choose("cpu", &b, &err) < 0 || nsv_team_new(n_thread, &team) < 0) {
-		fprintf(stderr, "%s\n", b ? "no team" : err.text);
-		return 1;
-	}
-	read_rate = READ_LEN / time_of(team, read_part, map(READ_LEN));
-	ops_rate = dot_rate(team);
-	printf("%s, %u threads: memory read %.1f GB/s, VNNI %.0f GOP/s\n", b->isa(), n_thread,
-		read_rate * 1e-9, ops_rate * 1e-9);
-	bench_products(team, b, read_rate, ops_rate);
-	bench_attention(team, b, 1023, 1, read_rate);
-	bench_attention(team, b, 8191, 1, read_rate);
-	bench_attention(team, b, 0, 512, read_rate);
-	bench_attention(team, b, 3584, 512, read_rate);
-	nsv_team_free(team);
-	return 0;
+		ops += (n_past + i + 1) * 9.0 * 64 * 4;
+	return (struct point){ops / time_of(team, attn_part, &a), ops / (n_kv * 192 * 8.0)};
 }

@@ -1,0 +1,126 @@
+/* Kernels against the machine's limits: a table's rows and a roofline picture. */
+#include "tests/bench/cpu.h"
+#include "tests/tools/svg.h"
+
+static const uint32_t rows[] = {1, 2, 4, 8, 16, 32, 64, 512};
+#define N_ROWS NSV_ARRAY_LEN(rows)
+
+enum { DECODE_ATTENTION, PREFILL_ATTENTION, N_ATTENTION };
+
+static const struct {
+	const char *work;
+	uint32_t n_past, n_query;
+} attentions[N_ATTENTION] = {
+	{"attention alone, 1 after 8,191", 8191, 1},
+	{"attention alone, 512 after 1,536", 1536, 512},
+};
+
+static double allowed(const struct limits *l, double top, double ops_byte)
+{
+	double by_memory = l->read * ops_byte;
+
+	return top > 0 && top < by_memory ? top : by_memory;
+}
+
+static void add(struct nsv_report *r, const char *work, double value, double limit, double target)
+{
+	nsv_report_add(r, &(struct nsv_figure){.work = work,
+				  .unit = "Gop/s",
+				  .value = value * 1e-9,
+				  .limit = limit * 1e-9,
+				  .target = target * 1e-9});
+}
+
+static void add_limits(struct nsv_report *r, const struct limits *l)
+{
+	nsv_report_add(r, &(struct nsv_figure){
+				  .work = "memory read", .unit = "GB/s", .value = l->read * 1e-9});
+	add(r, "u8 x s8 products, VNNI", l->dot, 0, 0);
+	add(r, "fp32 multiply-adds", l->fma, 0, 0);
+}
+
+static void add_products(struct nsv_report *r, const struct limits *l, const struct point *p)
+{
+	for (size_t i = 0; i < N_ROWS; i++) {
+		char work[64];
+
+		snprintf(work, sizeof(work), "products alone, rows: %u", rows[i]);
+		add(r, work, p[i].ops_s, allowed(l, l->dot, p[i].ops_byte),
+			rows[i] == 512 ? 0.45 * l->dot : 0);
+	}
+}
+
+/* ---- The picture: operations for each byte to the right, Gop/s upwards */
+
+#define N_ROOF 64
+
+static void draw_roof(const struct limits *l, double top, double *x, double *y)
+{
+	for (size_t i = 0; i < N_ROOF; i++) {
+		x[i] = i ? x[i - 1] * 1.17 : 1;
+		y[i] = allowed(l, top, x[i]) * 1e-9;
+	}
+}
+
+static void split(const struct point *p, size_t n, double *x, double *y)
+{
+	for (size_t i = 0; i < n; i++) {
+		x[i] = p[i].ops_byte;
+		y[i] = p[i].ops_s * 1e-9;
+	}
+}
+
+static void draw(const struct limits *l, const struct point *products, const struct point *attention)
+{
+	static const double ticks[] = {1, 10, 100, 1000, 10000};
+	static const char *const names[] = {"1", "10", "100", "1,000", "10,000"};
+	double x[4][N_ROOF], y[4][N_ROOF];
+
+	draw_roof(l, l->dot, x[0], y[0]);
+	draw_roof(l, l->fma, x[1], y[1]);
+	split(products, N_ROWS, x[2], y[2]);
+	split(attention, N_ATTENTION, x[3], y[3]);
+	const struct nsv_series series[] = {{"memory, then VNNI", x[0], y[0], N_ROOF},
+		{"memory, then fp32", x[1], y[1], N_ROOF},
+		{"products, 1 to 512 rows", x[2], y[2], N_ROWS},
+		{"attention, decode and prefill", x[3], y[3], N_ATTENTION}};
+	const struct nsv_panel panel = {.title = "Kernels of the cpu backend and the machine's limits",
+		.x_name = "operations a byte read",
+		.y_name = "Gop/s",
+		.log_x = true,
+		.log_y = true,
+		.tick = ticks,
+		.tick_name = names,
+		.n_tick = NSV_ARRAY_LEN(ticks),
+		.series = series,
+		.n_series = NSV_ARRAY_LEN(series)};
+
+	if (nsv_svg_write("build/bench/cpu.svg", &panel, 1) < 0)
+		die("build/bench/cpu.svg cannot be written");
+}
+
+void report_kernels(struct nsv_report *r, uint32_t n_thread, struct limits *ret)
+{
+	const struct nsv_backend *b = NULL;
+	struct point products[N_ROWS], attention[N_ATTENTION];
+	struct nsv_team *team = NULL;
+	struct nsv_err err = {""};
+
+	if (nsv_backend_choose("cpu", &b, &err) < 0)
+		die(err.text);
+	if (nsv_team_new(n_thread, &team) < 0)
+		die("no team of threads");
+	printf("%s, %u threads\n", b->isa(), n_thread);
+	measure_limits(team, ret);
+	measure_products(team, b, rows, N_ROWS, products);
+	add_limits(r, ret);
+	add_products(r, ret, products);
+	for (size_t i = 0; i < N_ATTENTION; i++) {
+		attention[i] = measure_attention(
+			team, b, attentions[i].n_past, attentions[i].n_query);
+		add(r, attentions[i].work, attention[i].ops_s,
+			allowed(ret, ret->fma, attention[i].ops_byte), 0);
+	}
+	nsv_team_free(team);
+	draw(ret, products, attention);
+}
