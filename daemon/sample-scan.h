@@ -15,6 +15,10 @@ uint32_t nsv_scan_above(const float *x, uint32_t i, uint32_t n, float t);
 /* Those with low <= x < high, in order of their place, into out. Returns how many. */
 size_t nsv_scan_band(const float *x, uint32_t n, float low, float high, struct nsv_lp *out);
 
+/* The n of x, which come in order of their ids, by falling logit, equals by id, into out. Both
+ * arrays are written. */
+void nsv_scan_sort(struct nsv_lp *x, struct nsv_lp *out, size_t n);
+
 /* Sums over those below `low` of w = exp((x - max) / temperature), and of w * ln w. Single
  * precision with a relative error below 1e-6 a term. */
 struct nsv_tail {

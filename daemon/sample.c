@@ -1,7 +1,7 @@
 /* Sampling by partial ranking. Top-k, min-p, top-p, typical-p and the draw all look at the front of
- * the ranking by (logit, id), so the vocabulary is never sorted. With top-k one pass keeps the k
- * best. Without, candidates come in bands of falling logits, each wider than the one before, and a
- * band is looked for only when somebody asks for its ranks; the sum of all weights is a pass of its
+ * the ranking by (logit, id), so the vocabulary is hardly ever sorted as a whole. With top-k one
+ * pass keeps the k best. Without, candidates come in bands of falling logits, and a band is looked
+ * for, and sorted, only when somebody asks for its ranks; the sum of all weights is a pass of its
  * own. */
 #include "daemon/sample.h"
 
@@ -13,6 +13,7 @@
 
 #define GREEDY_BELOW 1e-3f
 #define BAND 9.2103403719761836 /* -ln 1e-4: the first band's width, in temperatures */
+#define GROWTH 1.25		/* each band reaches so much further than the one before */
 #define SAME 1e-9		/* of ln p: no distance from the entropy */
 #define LAST_BAND 8		/* it has no lower end */
 
@@ -81,7 +82,8 @@ struct ranking {
 	const float *x; /* (n_vocab) */
 	uint32_t n_vocab;
 	struct nsv_lp *heap, *rank; /* (n_vocab) not popped yet; popped, in order */
-	size_t n_heap, n_rank;
+	double *weight;		    /* (n_vocab) of the first n_weight ranks */
+	size_t n_heap, n_rank, n_weight;
 	size_t first, n; /* kept: ranks first to n - 1 */
 	double total;	 /* of their weights, which are relative to the best one's */
 	double moment;	 /* of weight * ln weight */
@@ -95,18 +97,21 @@ static double log_weight(const struct ranking *r, float logit)
 	return ((double)logit - r->max) / r->temperature;
 }
 
-/* The next lower band that has a candidate. Only called while there is one. */
+/* Ranks the next lower band that has a candidate. Only called while there is one. */
 static void next_band(struct ranking *r)
 {
-	while (r->n_heap == 0) {
-		double end = r->max - ldexp(BAND, 2 * r->n_band) * r->temperature;
+	size_t n = 0;
+
+	while (n == 0) {
+		double end = r->max - BAND * pow(GROWTH, r->n_band) * r->temperature;
 		float high = r->low;
 
 		r->low = r->n_band < LAST_BAND ? (float)fmax(end, -FLT_MAX) : -FLT_MAX;
 		r->n_band++;
-		r->n_heap = nsv_scan_band(r->x, r->n_vocab, r->low, high, r->heap);
+		n = nsv_scan_band(r->x, r->n_vocab, r->low, high, r->heap);
 	}
-	heapify(r->heap, r->n_heap, ranks_before);
+	nsv_scan_sort(r->heap, r->rank + r->n_rank, n);
+	r->n_rank += n;
 }
 
 /* The k best into the heap; there are more. Ids come in order: an equal logit ranks behind. */
@@ -128,26 +133,39 @@ static void take_best(struct ranking *r, size_t k)
 	heapify(r->heap, k, ranks_before);
 }
 
+static void pop(struct ranking *r)
+{
+	r->rank[r->n_rank++] = r->heap[0];
+	r->heap[0] = r->heap[--r->n_heap];
+	sift_down(r->heap, r->n_heap, 0, ranks_before);
+}
+
 /* ln of the weight of rank i, which is below the number of candidates. */
 static double weigh(struct ranking *r, size_t i)
 {
 	while (r->n_rank <= i) {
-		if (r->n_heap == 0)
+		if (r->n_heap > 0)
+			pop(r);
+		else
 			next_band(r);
-		r->rank[r->n_rank++] = r->heap[0];
-		r->heap[0] = r->heap[--r->n_heap];
-		sift_down(r->heap, r->n_heap, 0, ranks_before);
 	}
 	return log_weight(r, r->rank[i].logprob);
 }
 
-static double add_weight(struct ranking *r, double lw)
+/* Its weight, computed once. */
+static double weight_of(struct ranking *r, size_t i)
 {
-	double w = exp(lw);
+	for (; r->n_weight <= i; r->n_weight++)
+		r->weight[r->n_weight] = exp(weigh(r, r->n_weight));
+	return r->weight[i];
+}
+
+static void add_weight(struct ranking *r, size_t i)
+{
+	double w = weight_of(r, i);
 
 	r->total += w;
-	r->moment += w * lw;
-	return w;
+	r->moment += w * weigh(r, i);
 }
 
 /* ---- What is kept */
@@ -160,21 +178,16 @@ static void keep_all(struct ranking *r)
 		nsv_scan_tail(r->x, r->n_vocab, r->low, (float)r->max, r->temperature);
 	r->total = tail.sum;
 	r->moment = tail.moment;
-	for (size_t i = 0; i < r->n_heap; i++)
-		add_weight(r, log_weight(r, r->heap[i].logprob));
+	for (size_t i = 0, n = r->n_rank; i < n; i++)
+		add_weight(r, i);
 }
 
 static void cut_min_p(struct ranking *r, double min_p)
 {
 	size_t i = 0;
 
-	for (; i < r->n; i++) {
-		double lw = weigh(r, i);
-
-		if (exp(lw) < min_p)
-			break;
-		add_weight(r, lw);
-	}
+	for (; i < r->n && weight_of(r, i) >= min_p; i++)
+		add_weight(r, i);
 	r->n = i;
 }
 
@@ -203,7 +216,7 @@ static void cut_top_p(struct ranking *r, float top_p)
 		return;
 	r->total = r->moment = 0;
 	do
-		add_weight(r, weigh(r, i++));
+		add_weight(r, i++);
 	while (r->total < goal && i < r->n);
 	r->n = i;
 }
@@ -224,7 +237,7 @@ static void cut_typical(struct ranking *r, float typical_p)
 	do {
 		bool up = a > 0 && (b == n || weigh(r, a - 1) - mean <= mean - weigh(r, b));
 
-		add_weight(r, weigh(r, up ? --a : b++));
+		add_weight(r, up ? --a : b++);
 	} while (r->total < goal && (a > 0 || b < n));
 	r->first = a;
 	r->n = b;
@@ -236,7 +249,7 @@ static int32_t draw(struct ranking *r, float u)
 	size_t i = r->first;
 
 	for (; i + 1 < r->n; i++) {
-		sum += exp(weigh(r, i));
+		sum += weight_of(r, i);
 		if (sum > goal)
 			break;
 	}
@@ -253,6 +266,7 @@ static int32_t choose(
 		.n_vocab = s->n_vocab,
 		.heap = s->cand,
 		.rank = s->rank,
+		.weight = s->weight,
 		.max = x[best],
 		.temperature = in->params->temperature,
 		.low = INFINITY};
@@ -326,9 +340,10 @@ int nsv_sampler_init(struct nsv_sampler *s, uint32_t n_vocab)
 		return -EINVAL;
 	s->cand = calloc(n_vocab, sizeof(*s->cand));
 	s->rank = calloc(n_vocab, sizeof(*s->rank));
+	s->weight = calloc(n_vocab, sizeof(*s->weight));
 	s->adjusted = calloc(n_vocab, sizeof(*s->adjusted));
 	s->count = calloc(n_vocab, sizeof(*s->count));
-	if (s->cand && s->rank && s->adjusted && s->count)
+	if (s->cand && s->rank && s->weight && s->adjusted && s->count)
 		return 0;
 	nsv_sampler_deinit(s);
 	return -ENOMEM;
@@ -338,6 +353,7 @@ void nsv_sampler_deinit(struct nsv_sampler *s)
 {
 	free(s->cand);
 	free(s->rank);
+	free(s->weight);
 	free(s->adjusted);
 	free(s->count);
 	*s = (struct nsv_sampler){0};

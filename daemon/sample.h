@@ -61,6 +61,7 @@ struct nsv_sampler {
 	uint32_t n_vocab;
 	struct nsv_lp *cand; /* (n_vocab) scratch: id and logit, a heap */
 	struct nsv_lp *rank; /* (n_vocab) scratch: the best so far, in order */
+	double *weight;      /* (n_vocab) scratch: of the first ranks */
 	float *adjusted;     /* (n_vocab) scratch: logits after steps 3 to 6 */
 	uint32_t *count;     /* (n_vocab) all zero between calls */
 	uint32_t n_end;
