@@ -95,15 +95,21 @@ static void check_same(const struct nsv_answer *a, const struct nsv_answer *b)
 
 /* ---- Streams */
 
+static void append(void *to, const void *from, size_t len)
+{
+	if (len > 0) /* else `from` may be NULL */
+		memcpy(to, from, len);
+}
+
 /* Takes what has come into *a: at least one chunk. */
 static void read_some(struct nsv_request *r, struct nsv_answer *a)
 {
 	struct nsv_client_chunk c;
 
 	assert_int_equal(nsv_request_next(r, 60000, &c), 1);
-	memcpy(a->tokens + a->n_token, c.tokens, c.n_token * sizeof(*c.tokens));
-	memcpy(a->lps + a->n_lp, c.lps, c.n_lp * sizeof(*c.lps));
-	memcpy(a->text + a->text_len, c.text, c.text_len);
+	append(a->tokens + a->n_token, c.tokens, c.n_token * sizeof(*c.tokens));
+	append(a->lps + a->n_lp, c.lps, c.n_lp * sizeof(*c.lps));
+	append(a->text + a->text_len, c.text, c.text_len);
 	a->n_token += c.n_token;
 	a->n_lp += c.n_lp;
 	a->text_len += c.text_len;
