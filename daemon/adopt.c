@@ -110,9 +110,9 @@ static void open_sink(struct nsv_job *job)
 				.fork_token = job->gen.n_forked});
 }
 
-/* ---- Log-probabilities: the only part of the output that `seqs` has not got. A token is committed,
- * then its group is written, then both are told, the group first. So what was told of is whole, and
- * a token without a told group was not told of either: it is sampled again. */
+/* ---- Log-probabilities: the only part of the output that `seqs` has not got. A token is
+ * committed, then its group is written, then both are told, the group first. So what was told of
+ * is whole, and a token without a told group was not told of either: it is sampled again. */
 
 static uint32_t group_len(const struct nsv_job *job)
 {

@@ -20,23 +20,23 @@
 
 struct nsv_engine;
 
-/* Regions that another daemon left; -1: none. What does not fit (geometry, model, numerics, size) is
- * named in the log and made afresh. The region is what counts, never who wrote it: it may have
- * been cut off at any store. */
+/* Regions that another daemon left; -1: none. What does not fit (geometry, model, numerics,
+ * size) is named in the log and made afresh. The region is what counts, never who wrote it: it
+ * may have been cut off at any store. */
 struct nsv_engine_keep {
 	int kv_fd, seqs_fd, weights_fd;
 };
 
 struct nsv_engine_config {
-	const char *backend;   /* name, or NULL */
-	uint32_t threads;      /* 0: one a CPU */
-	uint32_t kv_blocks;    /* 0: from memory */
-	uint64_t kv_memory;    /* bytes; 0: from free memory */
-	uint32_t swap_blocks;  /* of the host tier; 0: none */
+	const char *backend;  /* name, or NULL */
+	uint32_t threads;     /* 0: one a CPU */
+	uint32_t kv_blocks;   /* 0: from memory */
+	uint64_t kv_memory;   /* bytes; 0: from free memory */
+	uint32_t swap_blocks; /* of the host tier; 0: none */
 	uint32_t batch_tokens;
 	uint32_t mixed_tokens; /* 0: NSV_SCHED_MIXED_TOKENS */
 	uint32_t max_requests;
-	uint32_t run_ahead;  /* steps under way at once: 1, or more to stand in for a device */
+	uint32_t run_ahead; /* steps under way at once: 1, or more to stand in for a device */
 	bool no_prefix_cache;
 	bool share_prefixes; /* one domain for all users */
 	/* NULL: nothing. The descriptors are the engine's from nsv_engine_new on, in any case. */
@@ -76,7 +76,7 @@ struct nsv_engine_stats {
 	uint64_t n_swap_out, n_swap_in; /* blocks */
 	uint64_t n_fork_token;
 	uint64_t n_branch, n_fork; /* accepted: answers after an entry's first, forks */
-	uint64_t n_prompt_lp;      /* prompt tokens whose log-probabilities were told */
+	uint64_t n_prompt_lp;	   /* prompt tokens whose log-probabilities were told */
 	uint32_t n_running, n_waiting, n_paused, n_done, blocks_free, blocks_idle, host_free;
 	uint32_t waste; /* slots of held blocks without a token */
 };
@@ -97,13 +97,13 @@ int nsv_engine_new(struct nsv_engine **ret_engine, const struct nsv_engine_confi
  * was free, or nothing was adopted. */
 bool nsv_engine_get_kept(
 	const struct nsv_engine *e, uint32_t seq, struct nsv_engine_kept *ret_kept);
-/* Puts a kept sequence back, before nsv_engine_start, by the thread that makes sessions. job->gen.seq
- * is its index; session, ch, slot, id and uid are set, and the messages made
- * (nsv_job_init_msgs); no two have one slot. Its parameters are parsed again from the record, its logs are written again
- * where the client has not read them, its slot shows where it stands, and an event says so.
- * 0: it is accepted and will go on; 1: it has ended (so it had before, or its record was wrong,
- * which the log says and NSV_E_CRASHED the client): `ended` comes through the outbox either way it
- * ends. -ENOMEM: nothing was done, and it may be tried again. */
+/* Puts a kept sequence back, before nsv_engine_start, by the thread that makes sessions.
+ * job->gen.seq is its index; session, ch, slot, id and uid are set, and the messages made
+ * (nsv_job_init_msgs); no two have one slot. Its parameters are parsed again from the record,
+ * its logs are written again where the client has not read them, its slot shows where it stands,
+ * and an event says so. 0: it is accepted and will go on; 1: it has ended (so it had before, or
+ * its record was wrong, which the log says and NSV_E_CRASHED the client): `ended` comes through
+ * the outbox either way it ends. -ENOMEM: nothing was done, and it may be tried again. */
 int nsv_engine_adopt(struct nsv_engine *e, struct nsv_job *job);
 /* As nsv_engine_adopt, but one that would go on ends, with NSV_E_CRASHED: for what must not run
  * again. */

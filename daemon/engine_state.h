@@ -14,10 +14,10 @@
 /* A step from its plan to its results. */
 struct nsv_engine_step {
 	struct nsv_step_plan plan;
-	int32_t *tokens, *pos;           /* (batch_tokens) */
-	int64_t *slots;                  /* (batch_tokens) */
-	struct nsv_attn_seq *seqs;       /* (max_requests) */
-	uint32_t *places;                /* (max_requests) */
+	int32_t *tokens, *pos;	   /* (batch_tokens) */
+	int64_t *slots;		   /* (batch_tokens) */
+	struct nsv_attn_seq *seqs; /* (max_requests) */
+	uint32_t *places;	   /* (max_requests) */
 	/* (nsv_exec_max_out(max_requests)) each */
 	uint32_t *out_rows, *out_seqs, *n_lps;
 	int32_t *given;
@@ -70,7 +70,7 @@ struct nsv_engine {
 	pthread_t thread;
 	bool started, stopping, failed;
 	struct nsv_msg stop_msg, failed_msg;
-	int audit;  /* atomic: somebody asked for one */
+	int audit; /* atomic: somebody asked for one */
 	struct nsv_msg nudge_msg;
 	int nudged; /* atomic: nudge_msg is on its way */
 };
@@ -79,9 +79,9 @@ struct nsv_engine {
 #define nsv_stat_add(p, n) __atomic_store_n((p), *(p) + (n), __ATOMIC_RELAXED)
 #define nsv_stat_set(p, v) __atomic_store_n((p), (v), __ATOMIC_RELAXED)
 
-/* What the thread does over and over: messages, a step, what is due after it. As nsv_engine_step; once
- * it has been told to stop, steps under way are taken and none is begun. Tests drive an engine
- * without a thread by it, between nsv_engine_resume and nsv_engine_free. */
+/* What the thread does over and over: messages, a step, what is due after it. As
+ * nsv_engine_step; once it has been told to stop, steps under way are taken and none is begun.
+ * Tests drive an engine without a thread by it, between nsv_engine_resume and nsv_engine_free. */
 int nsv_engine_turn(struct nsv_engine *e, struct nsv_err *err);
 /* Plans and submits a step if one can be under way, and takes the oldest one's results when no more
  * can, or there is nothing to plan. 0; 1: nothing can run; -errno: the model cannot go on. */
@@ -92,8 +92,8 @@ int nsv_engine_drain(struct nsv_engine *e, struct nsv_err *err);
 
 /* The regions, made or taken over: *keep_fd is -1 then. The host tier is always made. The model and
  * max_requests are set. */
-int nsv_engine_make_kv(struct nsv_engine *e, const struct nsv_engine_config *c, int *keep_fd,
-	struct nsv_err *err);
+int nsv_engine_make_kv(
+	struct nsv_engine *e, const struct nsv_engine_config *c, int *keep_fd, struct nsv_err *err);
 int nsv_engine_make_seqs(struct nsv_engine *e, int *keep_fd, struct nsv_err *err);
 
 /* The requests of an entry come in, from its first one on: records, slots, scheduler, answers. A
@@ -110,8 +110,8 @@ const char *nsv_engine_sentence(enum nsv_code code);
  * any more. text: the stop string (of finish STOP) or a sentence; NULL: none. */
 void nsv_engine_end(struct nsv_engine *e, struct nsv_job *job, const struct nsv_seq_commit *end,
 	const char *text);
-/* What a token, the last of n_output, means: NSV_FINISH_NONE, or why it is the last one. Its text is
- * in e->text (*ret_len); *ret_stop: the stop string that ended it, or NULL. */
+/* What a token, the last of n_output, means: NSV_FINISH_NONE, or why it is the last one. Its
+ * text is in e->text (*ret_len); *ret_stop: the stop string that ended it, or NULL. */
 enum nsv_finish nsv_engine_read_token(struct nsv_engine *e, struct nsv_job *job, int32_t token,
 	size_t *ret_len, const char **ret_stop);
 /* Held text, to e->text: its length. */
@@ -120,12 +120,12 @@ size_t nsv_engine_flush_text(struct nsv_engine *e, struct nsv_job *job);
 uint32_t nsv_engine_most_tokens(const struct nsv_engine *e, const struct nsv_job *job);
 /* Groups of log-probabilities that come before those of the output. */
 uint32_t nsv_engine_n_prompt_lp(const struct nsv_job *job);
-/* To the scheduler, with its first n_token tokens. Arrivals grow from call to call. leader: a sequence
- * that has all of them but, perhaps, the last, or NSV_SCHED_NO_LEADER. */
+/* To the scheduler, with its first n_token tokens. Arrivals grow from call to call. leader: a
+ * sequence that has all of them but, perhaps, the last, or NSV_SCHED_NO_LEADER. */
 void nsv_engine_schedule(struct nsv_engine *e, struct nsv_job *job, uint32_t n_token,
 	uint64_t arrival, uint32_t leader);
-/* The invariants, between two turns: 0, -ENOMEM, or -EUCLEAN and a sentence. whole: with every key of
- * the prefix cache. */
+/* The invariants, between two turns: 0, -ENOMEM, or -EUCLEAN and a sentence. whole: with every
+ * key of the prefix cache. */
 int nsv_engine_check(const struct nsv_engine *e, bool whole, struct nsv_err *err);
 /* Checks, counts, and says what is wrong; loud: also that nothing is. */
 void nsv_engine_audit_now(struct nsv_engine *e, bool loud);
@@ -134,10 +134,9 @@ int nsv_engine_find_kept(struct nsv_engine *e, struct nsv_err *err);
 /* Kept sequences go on where they stood; those that nobody adopted are freed. */
 int nsv_engine_resume(struct nsv_engine *e);
 
-/* Its record is free, and can be another's once no step under way has rows of it; then its session or
- * the io thread is told. close NULL: the client acknowledged its end. */
-void nsv_engine_release(
-	struct nsv_engine *e, struct nsv_job *job, struct nsv_session_close *close);
+/* Its record is free, and can be another's once no step under way has rows of it; then its
+ * session or the io thread is told. close NULL: the client acknowledged its end. */
+void nsv_engine_release(struct nsv_engine *e, struct nsv_job *job, struct nsv_session_close *close);
 /* One thing less refers to a session that closes; after the last one the io thread is told. */
 void nsv_engine_left(struct nsv_engine *e, struct nsv_session_close *close);
 /* A step with rows of it has come back. */

@@ -41,8 +41,8 @@ static void look_at(struct nsv_engine *e, uint32_t seq)
 	k->wrong = nsv_seqs_check(&e->seqs, seq, e->info.desc->n_vocab, &err) < 0;
 	if (k->wrong)
 		nsv_error("request %llu of session %llu cannot go on: its record %u is wrong: %s",
-			(unsigned long long)id->request_id, (unsigned long long)id->session_id,
-			seq, err.text);
+			(unsigned long long)id->request_id, (unsigned long long)id->session_id, seq,
+			err.text);
 	k->computed = !k->wrong && e->info.adopted_kv && k->commit.n_past > 0;
 }
 
@@ -162,8 +162,7 @@ int nsv_engine_find_kept(struct nsv_engine *e, struct nsv_err *err)
 	return 0;
 }
 
-bool nsv_engine_get_kept(
-	const struct nsv_engine *e, uint32_t seq, struct nsv_engine_kept *ret_kept)
+bool nsv_engine_get_kept(const struct nsv_engine *e, uint32_t seq, struct nsv_engine_kept *ret_kept)
 {
 	if (!e->kept || seq >= e->max_requests || e->kept[seq].commit.state == NSV_SEQ_FREE)
 		return false;

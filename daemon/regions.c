@@ -1,5 +1,5 @@
-/* The engine's regions, KV pool, host tier and sequence table: their sizes, and made afresh or taken
- * over from the daemon before. */
+/* The engine's regions, KV pool, host tier and sequence table: their sizes, and made afresh or
+ * taken over from the daemon before. */
 #include <math.h>
 #include <sys/stat.h>
 
@@ -69,9 +69,8 @@ static void set_kv(struct nsv_engine *e, const struct nsv_kv_size *size)
 			.n_block = g->n_block,
 			.kv_dtype = g->dtype,
 			.scale = 1.0f / sqrtf((float)d->head_dim),
-			.k = g->k_dim_major
-				     ? (struct nsv_kv_layout){block, 1, head, BLOCK_SIZE}
-				     : (struct nsv_kv_layout){block, d->head_dim, head, 1},
+			.k = g->k_dim_major ? (struct nsv_kv_layout){block, 1, head, BLOCK_SIZE}
+					    : (struct nsv_kv_layout){block, d->head_dim, head, 1},
 			.v = {block, d->head_dim, head, 1}},
 	};
 	e->info.block_size = BLOCK_SIZE;
@@ -87,8 +86,7 @@ static int check_kv(struct nsv_engine *e, const struct nsv_region *r, struct nsv
 
 /* A pool whose size was left to us keeps the one that it had: what is free now is another number,
  * since that pool is in it. */
-static bool take_over_kv(
-	struct nsv_engine *e, const struct nsv_engine_config *c, int *keep_fd)
+static bool take_over_kv(struct nsv_engine *e, const struct nsv_engine_config *c, int *keep_fd)
 {
 	struct nsv_kv_size size;
 	struct stat st;
@@ -116,8 +114,8 @@ static int new_kv(struct nsv_engine *e, const struct nsv_engine_config *c, struc
 		&e->kv_geom, &wish, nsv_memory_available(), &e->kv_geom.n_block, err);
 
 	if (ret == 0 && nsv_kv_sizes(&e->kv_geom, &size) < 0)
-		ret = nsv_fail(err, -EINVAL, "a KV pool of %u blocks is impossible",
-			e->kv_geom.n_block);
+		ret = nsv_fail(
+			err, -EINVAL, "a KV pool of %u blocks is impossible", e->kv_geom.n_block);
 	if (ret == 0)
 		ret = nsv_region_create(&e->kv_region, "nsv-kv", size.region, NSV_REGION_HUGE, err);
 	if (ret == 0)
@@ -126,7 +124,8 @@ static int new_kv(struct nsv_engine *e, const struct nsv_engine_config *c, struc
 	return ret;
 }
 
-/* The host tier: blocks as the pool's, packed. What the daemon before had there is computed again. */
+/* The host tier: blocks as the pool's, packed. What the daemon before had there is computed
+ * again. */
 static int make_host(struct nsv_engine *e, uint32_t n_block, size_t block_len, struct nsv_err *err)
 {
 	size_t len, most = nsv_pool_most(nsv_memory_available());
@@ -142,8 +141,8 @@ static int make_host(struct nsv_engine *e, uint32_t n_block, size_t block_len, s
 	return nsv_region_create(&e->host_region, "nsv-swap", len, NSV_REGION_HUGE, err);
 }
 
-int nsv_engine_make_kv(struct nsv_engine *e, const struct nsv_engine_config *c, int *keep_fd,
-	struct nsv_err *err)
+int nsv_engine_make_kv(
+	struct nsv_engine *e, const struct nsv_engine_config *c, int *keep_fd, struct nsv_err *err)
 {
 	struct nsv_kv_size size;
 	int ret = 0;

@@ -194,8 +194,7 @@ static bool is_going_on(const struct nsv_seq_commit *c)
 	return holds || (c->n_past == 0 && c->n_block == 0);
 }
 
-int nsv_seqs_check(
-	const struct nsv_seqs *s, uint32_t i, uint32_t n_vocab, struct nsv_err *err)
+int nsv_seqs_check(const struct nsv_seqs *s, uint32_t i, uint32_t n_vocab, struct nsv_err *err)
 {
 	const struct nsv_seq_rec *r = seq_rec(s, i);
 	const struct nsv_seq_ident *id = &r->ident;

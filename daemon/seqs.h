@@ -38,14 +38,14 @@ struct nsv_seqs_head { /* first page */
 	uint64_t region_len;
 	struct nsv_seqs_geom geom;
 	uint64_t model_id;
-	uint32_t epoch;   /* daemons that have served this region */
-	uint32_t n_crash; /* under a step, in a row, without progress between them */
-	uint32_t clean;   /* 1: the last daemon was stopped; 0: one serves, or it crashed */
-	uint32_t n_stillborn;      /* crashes before the daemon served, in a row */
+	uint32_t epoch;	      /* daemons that have served this region */
+	uint32_t n_crash;     /* under a step, in a row, without progress between them */
+	uint32_t clean;	      /* 1: the last daemon was stopped; 0: one serves, or it crashed */
+	uint32_t n_stillborn; /* crashes before the daemon served, in a row */
 	uint64_t n_begun, n_ended; /* steps, of all daemons: between the two they were under way */
-	uint64_t n_progress;       /* tokens sampled by this daemon */
-	uint64_t first_step;       /* n_begun when it began */
-	uint32_t stage;            /* enum nsv_seqs_stage */
+	uint64_t n_progress;	   /* tokens sampled by this daemon */
+	uint64_t first_step;	   /* n_begun when it began */
+	uint32_t stage;		   /* enum nsv_seqs_stage */
 	uint32_t reserved;
 };
 
@@ -55,9 +55,9 @@ enum nsv_seqs_stage {
 	NSV_SEQS_GAVE_UP = 2, /* it could not start, and said so */
 };
 
-/* What crashes cast suspicion on. Two under steps without progress: on the batch that ran; three, or two
- * daemons that never served: on all requests; one more: on everything that was kept. A crash with
- * nothing under way is nobody's. */
+/* What crashes cast suspicion on. Two under steps without progress: on the batch that ran;
+ * three, or two daemons that never served: on all requests; one more: on everything that was
+ * kept. A crash with nothing under way is nobody's. */
 enum nsv_suspect {
 	NSV_SUSPECT_NOTHING = 0,
 	NSV_SUSPECT_BATCH,
@@ -66,7 +66,7 @@ enum nsv_suspect {
 };
 
 struct nsv_session_commit { /* 88 bytes */
-	uint32_t state; /* 0: free, 1: open */
+	uint32_t state;	    /* 0: free, 1: open */
 	uint32_t uid;
 	uint64_t session_id;
 	uint64_t last_id; /* the highest request id taken */
@@ -86,10 +86,10 @@ enum nsv_seq_state {
 	NSV_SEQ_FREE = 0,
 	NSV_SEQ_WAITING = 1, /* holds no blocks */
 	NSV_SEQ_RUNNING = 2,
-	NSV_SEQ_PAUSED = 3,  /* its reader is behind; keeps its blocks */
-	NSV_SEQ_DONE = 4,    /* until its client acknowledges the end */
-	/* One of an entry's several answers, before all are there: it is WAITING if the first answer's
-	 * record is taken, else FREE. So one store takes the whole entry. */
+	NSV_SEQ_PAUSED = 3, /* its reader is behind; keeps its blocks */
+	NSV_SEQ_DONE = 4,   /* until its client acknowledges the end */
+	/* One of an entry's several answers, before all are there: it is WAITING if the first
+	 * answer's record is taken, else FREE. So one store takes the whole entry. */
 	NSV_SEQ_JOINING = 5,
 };
 
@@ -141,8 +141,8 @@ int nsv_seqs_open(struct nsv_seqs *s, void *base, size_t len, const struct nsv_s
 struct nsv_seqs_head *nsv_seqs_head(const struct nsv_seqs *s);
 struct nsv_seq_ident *nsv_seqs_ident(const struct nsv_seqs *s, uint32_t i);
 unsigned char *nsv_seqs_params(const struct nsv_seqs *s, uint32_t i); /* (NSV_SEQS_PARAMS_LEN) */
-int32_t *nsv_seqs_tokens(const struct nsv_seqs *s, uint32_t i);       /* (geom.n_token) */
-int32_t *nsv_seqs_blocks(const struct nsv_seqs *s, uint32_t i);       /* (geom.n_block) */
+int32_t *nsv_seqs_tokens(const struct nsv_seqs *s, uint32_t i);	      /* (geom.n_token) */
+int32_t *nsv_seqs_blocks(const struct nsv_seqs *s, uint32_t i);	      /* (geom.n_block) */
 
 /* The state that counts, by value: a commit cannot change it under the caller. */
 struct nsv_seq_commit nsv_seqs_get(const struct nsv_seqs *s, uint32_t i);
@@ -154,8 +154,7 @@ void nsv_seqs_commit_session(
 /* Is record i, which is not free, one that a daemon writes? 0, or -EUCLEAN and a sentence. What it
  * counts of tokens[] is then in the vocabulary, and every count inside the geometry. Not looked at:
  * blocks[] and params. */
-int nsv_seqs_check(
-	const struct nsv_seqs *s, uint32_t i, uint32_t n_vocab, struct nsv_err *err);
+int nsv_seqs_check(const struct nsv_seqs *s, uint32_t i, uint32_t n_vocab, struct nsv_err *err);
 
 /* ---- What the next daemon must know of this one */
 
@@ -167,8 +166,8 @@ void nsv_seqs_serve(const struct nsv_seqs *s);
 void nsv_seqs_give_up(const struct nsv_seqs *s);
 /* It has stopped, nothing being under way. */
 void nsv_seqs_end(const struct nsv_seqs *s);
-/* A step begins: nsv_seqs_in_step for each sequence with rows in it, then nsv_seqs_step_begins. Steps
- * end in their order. */
+/* A step begins: nsv_seqs_in_step for each sequence with rows in it, then nsv_seqs_step_begins.
+ * Steps end in their order. */
 uint64_t nsv_seqs_next_step(const struct nsv_seqs *s);
 void nsv_seqs_in_step(const struct nsv_seqs *s, uint32_t i, uint64_t step);
 void nsv_seqs_step_begins(const struct nsv_seqs *s, uint64_t step);

@@ -52,19 +52,19 @@ struct nsv_batch {
 
 /* Packed weights that another process left. */
 struct nsv_model_keep {
-	int fd;             /* -1: none, or taken */
+	int fd; /* -1: none, or taken */
 	bool taken;
 	struct nsv_err why; /* not taken: what does not fit */
 };
 
 struct nsv_model_config {
-	uint32_t max_row, max_out; /* bounds of a batch's n_row and n_out */
+	uint32_t max_row, max_out;   /* bounds of a batch's n_row and n_out */
 	struct nsv_model_keep *keep; /* NULL: none */
 };
 
-/* Reads and checks everything, and packs the weights unless those that were kept are the same: of
- * this file, in this layout. All scratch is allocated here, for histories up to desc.n_ctx. `g` must
- * outlive the model (embeddings are read from it). The team is borrowed. */
+/* Reads and checks everything, and packs the weights unless those that were kept are the same:
+ * of this file, in this layout. All scratch is allocated here, for histories up to desc.n_ctx.
+ * `g` must outlive the model (embeddings are read from it). The team is borrowed. */
 int nsv_model_new(const struct nsv_gguf *g, const struct nsv_backend *backend,
 	struct nsv_team *team, const struct nsv_model_config *config, struct nsv_model **ret_model,
 	struct nsv_err *err);

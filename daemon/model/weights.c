@@ -358,8 +358,8 @@ static int check_head(const struct loader *l, const struct nsv_region *r, struct
 	if (__atomic_load_n(&h->magic, __ATOMIC_ACQUIRE) != NSV_WEIGHTS_MAGIC)
 		return nsv_fail(err, -EPROTO, "they were never packed to the end");
 	if (h->major != want.major || h->head_len != want.head_len)
-		return nsv_fail(err, -EPROTO, "their format is %u, this is %u", h->major,
-			want.major);
+		return nsv_fail(
+			err, -EPROTO, "their format is %u, this is %u", h->major, want.major);
 	if (h->model_id != want.model_id)
 		return nsv_fail(err, -EPROTO, "they are of model %016llx, this is %016llx",
 			(unsigned long long)h->model_id, (unsigned long long)want.model_id);
@@ -384,9 +384,10 @@ static bool is_sample(const struct loader *l, size_t i)
 	return true;
 }
 
-/* Packed again it must be the same: this is what finds a layout that changed without its numbers. */
-static int check_sample(const struct loader *l, const struct packing *p,
-	const struct nsv_region *r, struct nsv_err *err)
+/* Packed again it must be the same: this is what finds a layout that changed without its
+ * numbers. */
+static int check_sample(const struct loader *l, const struct packing *p, const struct nsv_region *r,
+	struct nsv_err *err)
 {
 	const struct nsv_part alone = {.index = 0, .count = 1};
 	void *again = NULL;

@@ -15,9 +15,9 @@
 #include "tests/tools/rnd.h"
 #include "tests/tools/world.h"
 
-#define N 3u          /* requests */
+#define N 3u /* requests */
 #define VICTIM 1u
-#define TURNS 9       /* until all of them have some output */
+#define TURNS 9 /* until all of them have some output */
 
 static const struct nsv_engine_config config = {
 	.threads = 1, .kv_blocks = 24, .batch_tokens = 32, .max_requests = 4};
@@ -86,11 +86,11 @@ static struct nsv_seqs *seqs_of(struct nsv_world *w)
 	return &w->engine->seqs;
 }
 
-#define WITH_COMMIT(change) \
-	struct nsv_seqs *s = seqs_of(w); \
-	uint32_t seq = seq_of(w, VICTIM); \
-	struct nsv_seq_commit c = nsv_seqs_get(s, seq); \
-	change; \
+#define WITH_COMMIT(change)                                                                        \
+	struct nsv_seqs *s = seqs_of(w);                                                           \
+	uint32_t seq = seq_of(w, VICTIM);                                                          \
+	struct nsv_seq_commit c = nsv_seqs_get(s, seq);                                            \
+	change;                                                                                    \
 	nsv_seqs_commit(s, seq, &c)
 
 static void bad_state(struct nsv_world *w)
@@ -493,8 +493,8 @@ static void audit_no_job(struct nsv_world *w)
 {
 	uint32_t seq = w->engine->free_seqs[0];
 
-	nsv_seqs_commit(seqs_of(w), seq,
-		&(struct nsv_seq_commit){.state = NSV_SEQ_WAITING, .n_token = 1});
+	nsv_seqs_commit(
+		seqs_of(w), seq, &(struct nsv_seq_commit){.state = NSV_SEQ_WAITING, .n_token = 1});
 }
 
 static void audit_done(struct nsv_world *w)
@@ -558,8 +558,10 @@ static int setup(void **state)
 	if (nsv_tok_new(gguf, &tok, NULL) < 0)
 		return -1;
 	for (uint32_t i = 0; i < N; i++) {
-		asks[i] = (struct nsv_world_ask){
-			.n_prompt = n_prompt[i], .slot = i, .uid = 7, .params = nsv_params_default()};
+		asks[i] = (struct nsv_world_ask){.n_prompt = n_prompt[i],
+			.slot = i,
+			.uid = 7,
+			.params = nsv_params_default()};
 		for (uint32_t t = 0; t < n_prompt[i]; t++)
 			asks[i].prompt[t] = NSV_TINY_FIRST_BYTE + (int32_t)('a' + t_below(26));
 		asks[i].params.max_tokens = 20;

@@ -163,7 +163,8 @@ void nsv_world_release(struct nsv_world *w, uint32_t i)
 	w->released[i] = true;
 }
 
-static void read_text(const struct nsv_world *w, uint32_t slot, struct nsv_world_got *got, uint64_t end)
+static void read_text(
+	const struct nsv_world *w, uint32_t slot, struct nsv_world_got *got, uint64_t end)
 {
 	uint64_t n = end - got->n_text;
 
@@ -173,7 +174,8 @@ static void read_text(const struct nsv_world *w, uint32_t slot, struct nsv_world
 	got->n_text = end;
 }
 
-static void read_tokens(const struct nsv_world *w, uint32_t slot, struct nsv_world_got *got, uint64_t end)
+static void read_tokens(
+	const struct nsv_world *w, uint32_t slot, struct nsv_world_got *got, uint64_t end)
 {
 	uint64_t n = end - got->n_token;
 
@@ -183,7 +185,8 @@ static void read_tokens(const struct nsv_world *w, uint32_t slot, struct nsv_wor
 	got->n_token = end;
 }
 
-static void read_lps(const struct nsv_world *w, uint32_t slot, struct nsv_world_got *got, uint64_t end)
+static void read_lps(
+	const struct nsv_world *w, uint32_t slot, struct nsv_world_got *got, uint64_t end)
 {
 	uint64_t n = end - got->n_lp;
 

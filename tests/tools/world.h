@@ -9,7 +9,7 @@
 #include "daemon/engine_state.h"
 
 #define NSV_WORLD_SLOTS 8u
-#define NSV_WORLD_MAX 12u    /* requests */
+#define NSV_WORLD_MAX 12u     /* requests */
 #define NSV_WORLD_TOKENS 128u /* of a prompt, and of an output */
 
 /* What a request asks for; its id is its index + 1. */
@@ -17,7 +17,7 @@ struct nsv_world_ask {
 	uint32_t n_prompt, slot, uid;
 	int32_t prompt[NSV_WORLD_TOKENS];
 	struct nsv_params params;
-	const char *stop;  /* NULL: no stop string */
+	const char *stop; /* NULL: no stop string */
 	uint32_t branch;
 	uint32_t n_branch; /* it and those after it are one entry's answers; 0 counts as 1 */
 	uint32_t target;   /* a fork of request target - 1; 0: none */
