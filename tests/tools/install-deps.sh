@@ -4,7 +4,8 @@ set -eu
 
 build="gcc make libc6-dev liburing-dev libsystemd-dev libjansson-dev libutf8proc-dev libsodium-dev libedit-dev
 	python3 python3-pip"
-test="libcmocka-dev g++ strace clang libclang-rt-14-dev valgrind abigail-tools pkg-config"
+test="libcmocka-dev g++ strace clang libclang-rt-14-dev valgrind abigail-tools pkg-config
+	xz-utils"
 
 want=$build
 [ "${1:-build}" = test ] && want="$build $test"
