@@ -39,6 +39,28 @@ int cli_help(const struct cli *cli)
 	return EXIT_DONE;
 }
 
+bool cli_only_json(
+	const struct cli *cli, int argc, char **argv, bool *ret_json, int *ret_code)
+{
+	static const struct option options[] = {
+		{"json", no_argument, NULL, 'j'},
+		{"help", no_argument, NULL, 'h'},
+		{0},
+	};
+	int option;
+
+	*ret_json = false;
+	while ((option = getopt_long(argc, argv, "h", options, NULL)) != -1) {
+		if (option == 'j') {
+			*ret_json = true;
+			continue;
+		}
+		*ret_code = option == 'h' ? cli_help(cli) : EXIT_USAGE;
+		return false;
+	}
+	return true;
+}
+
 /* Refused by a daemon is a failed request; no answer from one is no daemon. */
 static bool is_refusal(int code)
 {

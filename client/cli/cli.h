@@ -29,6 +29,10 @@ __attribute__((format(printf, 2, 3))) int cli_usage(const struct cli *cli, const
 /* Likewise for what is no mistake of the user's; returns EXIT_FAILED. */
 __attribute__((format(printf, 2, 3))) int cli_failed(const struct cli *cli, const char *fmt, ...);
 int cli_help(const struct cli *cli);
+/* The options of a command that has --json alone. true: go on at optind; false: that was all, and
+ * *ret_code is the exit code. */
+bool cli_only_json(
+	const struct cli *cli, int argc, char **argv, bool *ret_json, int *ret_code);
 /* A session, or EXIT_NO_DAEMON / EXIT_FAILED with the reason on stderr. `need` bytes of prompt will
  * be sent, n_slot requests be under way at once. */
 int cli_open(

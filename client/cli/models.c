@@ -75,22 +75,12 @@ static int list_folder(const struct cli *cli, const char *folder, bool json)
 
 int cmd_models(const struct cli *cli, int argc, char **argv)
 {
-	static const struct option options[] = {
-		{"json", no_argument, NULL, 'j'},
-		{"help", no_argument, NULL, 'h'},
-		{0},
-	};
 	char folder[FOLDER_LEN];
-	bool json = false;
-	int option;
+	bool json;
+	int code;
 
-	while ((option = getopt_long(argc, argv, "h", options, NULL)) != -1) {
-		if (option == 'h')
-			return cli_help(cli);
-		if (option == '?')
-			return EXIT_USAGE;
-		json = true;
-	}
+	if (!cli_only_json(cli, argc, argv, &json, &code))
+		return code;
 	if (argc - optind > 1)
 		return cli_usage(cli, "takes one folder at most: %s", argv[optind + 1]);
 	default_folder(folder, sizeof(folder));

@@ -67,22 +67,12 @@ static int print_once(const struct cli *cli, struct nsv_client *client)
 
 int cmd_status(const struct cli *cli, int argc, char **argv)
 {
-	static const struct option options[] = {
-		{"json", no_argument, NULL, 'j'},
-		{"help", no_argument, NULL, 'h'},
-		{0},
-	};
 	struct nsv_client *client = NULL;
-	bool json = false;
-	int option;
+	bool json;
+	int code;
 
-	while ((option = getopt_long(argc, argv, "h", options, NULL)) != -1) {
-		if (option == 'h')
-			return cli_help(cli);
-		if (option == '?')
-			return EXIT_USAGE;
-		json = true;
-	}
+	if (!cli_only_json(cli, argc, argv, &json, &code))
+		return code;
 	if (optind < argc)
 		return cli_usage(cli, "takes no argument: %s", argv[optind]);
 	int ret = cli_open(cli, 0, 1, &client);
