@@ -202,12 +202,11 @@ static void end_cut_output(struct nsv_session *se, uint32_t i)
 	slot->phase = NSV_PHASE_ENDED;
 	if (nsv_load_rlx_u32(&rec->state) == NSV_SLOT_DONE)
 		return;
-	struct nsv_sink sink = {.ch = &se->ch,
-		.rec = rec,
-		.slot = i,
-		.text_end = nsv_load_rlx_u64(&rec->text_end),
-		.token_end = nsv_load_rlx_u64(&rec->token_end),
-		.lp_end = nsv_load_rlx_u64(&rec->lp_end)};
+	struct nsv_sink sink;
+	nsv_sink_resume(&sink, &se->ch, i);
+	sink.text_end = nsv_load_rlx_u64(&rec->text_end);
+	sink.token_end = nsv_load_rlx_u64(&rec->token_end);
+	sink.lp_end = nsv_load_rlx_u64(&rec->lp_end);
 	nsv_sink_finish(&sink,
 		&(struct nsv_result){.finish = NSV_FINISH_ERROR,
 			.code = NSV_E_CRASHED,
@@ -297,12 +296,9 @@ static int adopt_request(struct adoption *a, struct nsv_session *se, struct nsv_
 	nsv_job_init_msgs(job);
 	job->session = se;
 	job->ch = &se->ch;
-	job->op = NSV_OP_SUBMIT;
-	job->n_branch = 1;
 	job->id = kept->request_id;
 	job->slot = kept->slot;
 	job->uid = se->uid;
-	job->start_ns = nsv_now_ns();
 	job->gen.seq = seq;
 	slot->job = job;
 	slot->phase = NSV_PHASE_LIVE;
