@@ -75,11 +75,7 @@ static void add(struct nsv_report *r, const char *what, uint32_t n, const char *
 	char work[96];
 
 	snprintf(work, sizeof(work), "%s, %u sessions", what, n);
-	nsv_report_add(r, &(struct nsv_figure){.work = work,
-				  .unit = unit,
-				  .value = v,
-				  .target = target,
-				  .less_is_more = true});
+	nsv_report_time(r, work, unit, v, NULL, 0, target);
 }
 
 int main(void)

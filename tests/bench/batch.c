@@ -156,18 +156,6 @@ static void add_rate(struct nsv_report *r, const char *work, double value, const
 				  .target = target});
 }
 
-static void add_time(struct nsv_report *r, const char *work, const char *unit, double value,
-	const char *peer, double peer_value, double target)
-{
-	nsv_report_add(r, &(struct nsv_figure){.work = work,
-				  .unit = unit,
-				  .value = value,
-				  .peer = peer_value > 0 ? peer : NULL,
-				  .peer_value = peer_value,
-				  .target = target,
-				  .less_is_more = true});
-}
-
 static void add_streams(struct nsv_report *r)
 {
 	char work[64];
@@ -186,7 +174,7 @@ static void add_streams(struct nsv_report *r)
 				continue;
 			snprintf(work, sizeof(work), "first of %u, by %s", n_streams[i],
 				way_names[way]);
-			add_time(r, work, "ms", firsts[TOGETHER][i], way_names[way], firsts[way][i],
+			nsv_report_time(r, work, "ms", firsts[TOGETHER][i], way_names[way], firsts[way][i],
 				0);
 		}
 }
@@ -195,17 +183,17 @@ static void add_gaps(struct nsv_report *r)
 {
 	const char *peer = "llama-server";
 
-	add_time(r, "stream alone: median gap", "ms", our_gaps->alone_ms, peer, peer_gaps.alone_ms,
+	nsv_report_time(r, "stream alone: median gap", "ms", our_gaps->alone_ms, peer, peer_gaps.alone_ms,
 		0);
-	add_time(r, "beside 4,000: median gap", "ms", our_gaps->mixed_ms, peer, peer_gaps.mixed_ms,
+	nsv_report_time(r, "beside 4,000: median gap", "ms", our_gaps->mixed_ms, peer, peer_gaps.mixed_ms,
 		0);
-	add_time(r, "beside 4,000: worst gap", "ms", our_gaps->worst_ms, peer, peer_gaps.worst_ms,
+	nsv_report_time(r, "beside 4,000: worst gap", "ms", our_gaps->worst_ms, peer, peer_gaps.worst_ms,
 		0);
-	add_time(r, "beside 4,000: worst by median", "times",
+	nsv_report_time(r, "beside 4,000: worst by median", "times",
 		our_gaps->worst_ms / our_gaps->mixed_ms, NULL, 0, 3);
-	add_time(r, "beside 4,000: worst by alone", "times",
+	nsv_report_time(r, "beside 4,000: worst by alone", "times",
 		our_gaps->worst_ms / our_gaps->alone_ms, NULL, 0, 0);
-	add_time(r, "first of 4,000, beside a stream", "s", our_gaps->first_s, peer,
+	nsv_report_time(r, "first of 4,000, beside a stream", "s", our_gaps->first_s, peer,
 		peer_gaps.first_s, 0);
 }
 

@@ -164,11 +164,7 @@ static void add_time(
 	char work[96];
 
 	snprintf(work, sizeof(work), "%s %s", s->name, what);
-	nsv_report_add(s->r, &(struct nsv_figure){.work = work,
-				     .unit = unit,
-				     .value = value,
-				     .target = target,
-				     .less_is_more = true});
+	nsv_report_time(s->r, work, unit, value, NULL, 0, target);
 }
 
 /* Tokens a second that reading weights and a history of so many tokens allows; 0: not known. */

@@ -243,39 +243,27 @@ static bool measure_stream_peer(struct stream_cost *ret)
 
 /* ---- Report */
 
-static void add(struct nsv_report *r, const char *work, const char *unit, double value,
-	const char *peer, double peer_value, double target)
-{
-	nsv_report_add(r, &(struct nsv_figure){.work = work,
-				  .unit = unit,
-				  .value = value,
-				  .peer = peer_value > 0 ? peer : NULL,
-				  .peer_value = peer_value,
-				  .target = target,
-				  .less_is_more = true});
-}
-
 static void add_latencies(struct nsv_report *r)
 {
 	const struct path *p = paths;
 
-	add(r, "token awake, by ping-pong", "us", p[TOKEN].median[AWAKE], "shared memory ping-pong",
+	nsv_report_time(r, "token awake, by ping-pong", "us", p[TOKEN].median[AWAKE], "shared memory ping-pong",
 		p[PINGPONG].median[AWAKE], 0.5);
-	add(r, "token awake", "us", p[TOKEN].median[AWAKE], NULL, 0, 2);
-	add(r, "token awake, by one store", "us", p[TOKEN].median[AWAKE], "shared memory one way",
+	nsv_report_time(r, "token awake", "us", p[TOKEN].median[AWAKE], NULL, 0, 2);
+	nsv_report_time(r, "token awake, by one store", "us", p[TOKEN].median[AWAKE], "shared memory one way",
 		p[STORE].median[AWAKE], 0);
-	add(r, "token asleep, by socket pair", "us", p[TOKEN].median[ASLEEP], "socket pair",
+	nsv_report_time(r, "token asleep, by socket pair", "us", p[TOKEN].median[ASLEEP], "socket pair",
 		p[WAKE].median[ASLEEP], 1 / 1.2);
-	add(r, "token one CPU, by socket pair", "us", p[TOKEN].median[ONE_CPU], "socket pair",
+	nsv_report_time(r, "token one CPU, by socket pair", "us", p[TOKEN].median[ONE_CPU], "socket pair",
 		p[WAKE].median[ONE_CPU], 1 / 1.2);
-	add(r, "NOP awake, by ping-pong", "us", p[NOP].median[AWAKE], "shared memory ping-pong",
+	nsv_report_time(r, "NOP awake, by ping-pong", "us", p[NOP].median[AWAKE], "shared memory ping-pong",
 		p[PINGPONG].median[AWAKE], 0);
 	for (int m = 0; m < N_MODE; m++) {
 		char work[64];
 		snprintf(work, sizeof(work), "NOP %s, by SEQPACKET", mode_names[m]);
-		add(r, work, "us", p[NOP].median[m], "SEQPACKET echo", p[SEQPACKET].median[m], 0);
+		nsv_report_time(r, work, "us", p[NOP].median[m], "SEQPACKET echo", p[SEQPACKET].median[m], 0);
 		snprintf(work, sizeof(work), "NOP %s, by TCP", mode_names[m]);
-		add(r, work, "us", p[NOP].median[m], "TCP echo", p[TCP].median[m], 0);
+		nsv_report_time(r, work, "us", p[NOP].median[m], "TCP echo", p[TCP].median[m], 0);
 	}
 }
 
@@ -295,16 +283,16 @@ static void add_sessions(struct nsv_report *r, struct session_costs *s)
 {
 	double *us = s->open_us;
 
-	add(r, "sessions open at once", "", s->n, NULL, 0, 4096);
+	nsv_report_time(r, "sessions open at once", "", s->n, NULL, 0, 4096);
 	nsv_sort(us, s->n);
-	add(r, "session: accept and hello, median", "us", nsv_quantile(us, s->n, 0.5), NULL, 0,
+	nsv_report_time(r, "session: accept and hello, median", "us", nsv_quantile(us, s->n, 0.5), NULL, 0,
 		200);
-	add(r, "session: accept and hello, 99 %", "us", nsv_quantile(us, s->n, 0.99), NULL, 0, 0);
-	add(r, "session: regions, the smallest", "bytes", s->region_bytes, NULL, 0, 0);
-	add(r, "session: the daemon's own memory", "bytes", s->heap_bytes, NULL, 0, 0);
-	add(r, "session: the daemon's PSS", "bytes", s->pss_bytes, NULL, 0, 0);
-	add(r, "all idle: CPU seconds a second", "", s->idle_cpu, NULL, 0, 0);
-	add(r, "all taken over after SIGKILL", "s", s->takeover_s, NULL, 0, 1);
+	nsv_report_time(r, "session: accept and hello, 99 %", "us", nsv_quantile(us, s->n, 0.99), NULL, 0, 0);
+	nsv_report_time(r, "session: regions, the smallest", "bytes", s->region_bytes, NULL, 0, 0);
+	nsv_report_time(r, "session: the daemon's own memory", "bytes", s->heap_bytes, NULL, 0, 0);
+	nsv_report_time(r, "session: the daemon's PSS", "bytes", s->pss_bytes, NULL, 0, 0);
+	nsv_report_time(r, "all idle: CPU seconds a second", "", s->idle_cpu, NULL, 0, 0);
+	nsv_report_time(r, "all taken over after SIGKILL", "s", s->takeover_s, NULL, 0, 1);
 }
 
 static void add_costs(struct nsv_report *r)
@@ -315,17 +303,17 @@ static void add_costs(struct nsv_report *r)
 		const struct cost *c = &costs[i];
 		double last = c->value[c->n_size - 1], n = c->n[c->n_size - 1];
 		snprintf(work, sizeof(work), "%s, exponent", c->name);
-		add(r, work, c->unit, c->exponent, NULL, 0, i == COST_PING ? 0 : 1.1);
+		nsv_report_time(r, work, c->unit, c->exponent, NULL, 0, i == COST_PING ? 0 : 1.1);
 		if (i == COST_TOKEN || i == COST_BYTE) {
 			snprintf(work, sizeof(work), "%s, each", c->name);
-			add(r, work, "ns", last / n * 1e9, NULL, 0, 0);
+			nsv_report_time(r, work, "ns", last / n * 1e9, NULL, 0, 0);
 		}
 	}
 }
 
 static void add_stream(struct nsv_report *r, const struct stream_cost *peer)
 {
-	add(r, "token asleep, by llama-server's HTTP", "us", paths[TOKEN].median[ASLEEP],
+	nsv_report_time(r, "token asleep, by llama-server's HTTP", "us", paths[TOKEN].median[ASLEEP],
 		"llama-server: its stream less its bench", peer->stream - peer->alone, 0);
 }
 

@@ -283,10 +283,7 @@ static void report_curve(struct nsv_report *report, const struct curve *c)
 
 	for (size_t i = 0; i < c->n; i++) {
 		snprintf(work, sizeof(work), "%.47s, %.0f tokens", c->name, c->x[i]);
-		nsv_report_add(report, &(struct nsv_figure){.work = work,
-					       .unit = "us",
-					       .value = c->us[i],
-					       .less_is_more = true});
+		nsv_report_time(report, work, "us", c->us[i], NULL, 0, 0);
 	}
 }
 
@@ -302,16 +299,8 @@ static void report_exponent(const struct curve *c)
 
 static void report_dispatch(struct nsv_report *report, double ns, double shortest_us)
 {
-	nsv_report_add(report, &(struct nsv_figure){.work = "the dispatch itself",
-				       .unit = "ns",
-				       .value = ns,
-				       .target = 200,
-				       .less_is_more = true});
-	nsv_report_add(report, &(struct nsv_figure){.work = "of the shortest read",
-				       .unit = "%",
-				       .value = ns / shortest_us / 10,
-				       .target = 1,
-				       .less_is_more = true});
+	nsv_report_time(report, "the dispatch itself", "ns", ns, NULL, 0, 200);
+	nsv_report_time(report, "of the shortest read", "%", ns / shortest_us / 10, NULL, 0, 1);
 }
 
 static void draw(const struct curve *curves, size_t n)

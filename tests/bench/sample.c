@@ -100,11 +100,8 @@ int main(void)
 			char work[64];
 
 			snprintf(work, sizeof(work), "%u: %s", vocabs[v], ways[i].name);
-			nsv_report_add(&r, &(struct nsv_figure){.work = work,
-						   .unit = "us",
-						   .value = nsv_median(ways[i].us, N_ROUND),
-						   .target = v == 0 ? TARGET_US : 0,
-						   .less_is_more = true});
+			nsv_report_time(&r, work, "us", nsv_median(ways[i].us, N_ROUND), NULL, 0,
+				v == 0 ? TARGET_US : 0);
 		}
 	}
 	nsv_report_end(&r);

@@ -57,6 +57,18 @@ void nsv_report_add(struct nsv_report *r, const struct nsv_figure *f)
 	fputs("}", r->json);
 }
 
+void nsv_report_time(struct nsv_report *r, const char *work, const char *unit, double value,
+	const char *peer, double peer_value, double target)
+{
+	nsv_report_add(r, &(struct nsv_figure){.work = work,
+				  .unit = unit,
+				  .value = value,
+				  .peer = peer_value > 0 ? peer : NULL,
+				  .peer_value = peer_value,
+				  .target = target,
+				  .less_is_more = true});
+}
+
 void nsv_report_end(struct nsv_report *r)
 {
 	fputs("]\n", r->json);

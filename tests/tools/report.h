@@ -23,6 +23,9 @@ struct nsv_figure {
 
 void nsv_report_begin(struct nsv_report *r, const char *name);
 void nsv_report_add(struct nsv_report *r, const struct nsv_figure *f);
+/* A figure of which less is more. peer_value 0: no peer was run. */
+void nsv_report_time(struct nsv_report *r, const char *work, const char *unit, double value,
+	const char *peer, double peer_value, double target);
 void nsv_report_end(struct nsv_report *r);
 
 #endif
