@@ -34,7 +34,7 @@ static int start(void **state)
 	nsv_tiny_model(model, sizeof(model));
 	if (nsv_test_daemon_start(&served, model, extra) < 0)
 		return -1;
-	return chmod(served.dir, 0755) < 0 || chmod(served.socket, 0666) < 0 ? -1 : 0;
+	return nsv_test_daemon_let_all(&served);
 }
 
 static int stop(void **state)

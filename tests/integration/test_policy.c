@@ -57,13 +57,9 @@ static void serve(const char *json)
 {
 	const char *extra[] = {"--kv-blocks", "64", "--threads", "1", "--config", config, NULL};
 
-	snprintf(config, sizeof(config), "/tmp/nanoserve-config-XXXXXX");
-	int fd = mkstemp(config);
-	assert_true(fd >= 0 && write(fd, json, strlen(json)) == (ssize_t)strlen(json));
-	close(fd);
+	assert_int_equal(nsv_test_config(config, sizeof(config), json), 0);
 	assert_int_equal(nsv_test_daemon_start(&served, model, extra), 0);
-	chmod(served.dir, 0755);
-	chmod(served.socket, 0666);
+	assert_int_equal(nsv_test_daemon_let_all(&served), 0);
 }
 
 /* What was refused has left nothing. */

@@ -6,6 +6,7 @@
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -43,22 +44,28 @@ const char *nsv_test_model(void)
 	return access(path, R_OK) == 0 ? path : NULL;
 }
 
+_Noreturn void nsv_test_exec(const char **argv, int n, int cap, const char *const *extra,
+	const char *log, int log_flags)
+{
+	prctl(PR_SET_PDEATHSIG, SIGKILL); /* a test that dies leaves nobody behind */
+	int fd = open(log, O_WRONLY | O_CREAT | log_flags, 0600);
+
+	for (; extra && *extra && n < cap - 1; extra++)
+		argv[n++] = *extra;
+	argv[n] = NULL;
+	dup2(fd, STDERR_FILENO);
+	dup2(fd, STDOUT_FILENO);
+	execv(argv[0], (char **)argv);
+	_exit(127);
+}
+
 static void exec_daemon(
 	const struct nsv_test_daemon *d, const char *model, const char *const *extra)
 {
 	const char *argv[32] = {
 		nsv_test_program("nanoserved"), "--model", model, "--socket", d->socket};
-	int n = 5;
 
-	prctl(PR_SET_PDEATHSIG, SIGKILL); /* a test that dies leaves no daemon behind */
-	int fd = open(d->log, O_WRONLY | O_CREAT | O_TRUNC, 0600);
-
-	for (; extra && *extra && n < 31; extra++)
-		argv[n++] = *extra;
-	dup2(fd, STDERR_FILENO);
-	dup2(fd, STDOUT_FILENO);
-	execv(argv[0], (char **)argv);
-	_exit(127);
+	nsv_test_exec(argv, 5, NSV_ARRAY_LEN(argv), extra, d->log, O_TRUNC);
 }
 
 static bool accepts(const char *path)
@@ -112,6 +119,19 @@ int nsv_test_daemon_stop(struct nsv_test_daemon *d, int sig)
 	unlink(d->log);
 	rmdir(d->dir);
 	return status;
+}
+
+int nsv_test_daemon_let_all(const struct nsv_test_daemon *d)
+{
+	return chmod(d->dir, 0755) < 0 || chmod(d->socket, 0666) < 0 ? -errno : 0;
+}
+
+int nsv_test_config(char *path, size_t len, const char *json)
+{
+	snprintf(path, len, "/tmp/nanoserve-config-XXXXXX");
+	nsv_autoclose int fd = mkstemp(path);
+
+	return fd < 0 || write(fd, json, strlen(json)) != (ssize_t)strlen(json) ? -errno : 0;
 }
 
 bool nsv_test_daemon_logged(const struct nsv_test_daemon *d, const char *text)

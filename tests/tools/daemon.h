@@ -26,8 +26,18 @@ int nsv_test_daemon_start(struct nsv_test_daemon *d, const char *model, const ch
 int nsv_test_daemon_restart(struct nsv_test_daemon *d, const char *model, const char *const *extra);
 /* Sends the signal and waits: its wait status. The folder goes too. */
 int nsv_test_daemon_stop(struct nsv_test_daemon *d, int sig);
+/* Lets all users of the machine connect. 0 or -errno. */
+int nsv_test_daemon_let_all(const struct nsv_test_daemon *d);
 /* Does the daemon's log have this text? */
 bool nsv_test_daemon_logged(const struct nsv_test_daemon *d, const char *text);
+
+/* A fresh file with this config, named in path. 0 or -errno. */
+int nsv_test_config(char *path, size_t len, const char *json);
+/* In a child: becomes a program that dies with the test, whose output goes to the log, opened with
+ * these flags besides. argv has room for `cap`; the n first are there, extra (NULL-terminated; NULL:
+ * none) come behind. */
+_Noreturn void nsv_test_exec(const char **argv, int n, int cap, const char *const *extra,
+	const char *log, int log_flags);
 
 /* Runs a program to its end: its exit status (128 + n for a signal), and what it wrote to standard
  * output and standard error (each cut at len). input may be NULL. */

@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <string.h>
-#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <time.h>
 
@@ -19,15 +18,8 @@ static void exec_manager(
 {
 	const char *argv[32] = {nsv_test_program("tests/tools/fdstore"), s->socket, s->pid_file,
 		nsv_test_program("nanoserved"), "--model", model};
-	int n = 6, fd = open(s->log, O_WRONLY | O_CREAT | O_APPEND, 0600);
 
-	prctl(PR_SET_PDEATHSIG, SIGKILL);
-	for (; extra && *extra && n < 31; extra++)
-		argv[n++] = *extra;
-	dup2(fd, STDERR_FILENO);
-	dup2(fd, STDOUT_FILENO);
-	execv(argv[0], (char **)argv);
-	_exit(127);
+	nsv_test_exec(argv, 6, NSV_ARRAY_LEN(argv), extra, s->log, O_APPEND);
 }
 
 int nsv_test_service_start(struct nsv_test_service *s, const char *model, const char *const *extra)
