@@ -174,8 +174,8 @@ static void add_streams(struct nsv_report *r)
 				continue;
 			snprintf(work, sizeof(work), "first of %u, by %s", n_streams[i],
 				way_names[way]);
-			nsv_report_time(r, work, "ms", firsts[TOGETHER][i], way_names[way], firsts[way][i],
-				0);
+			nsv_report_time(r, work, "ms", firsts[TOGETHER][i], way_names[way],
+				firsts[way][i], 0);
 		}
 }
 
@@ -183,12 +183,12 @@ static void add_gaps(struct nsv_report *r)
 {
 	const char *peer = "llama-server";
 
-	nsv_report_time(r, "stream alone: median gap", "ms", our_gaps->alone_ms, peer, peer_gaps.alone_ms,
-		0);
-	nsv_report_time(r, "beside 4,000: median gap", "ms", our_gaps->mixed_ms, peer, peer_gaps.mixed_ms,
-		0);
-	nsv_report_time(r, "beside 4,000: worst gap", "ms", our_gaps->worst_ms, peer, peer_gaps.worst_ms,
-		0);
+	nsv_report_time(r, "stream alone: median gap", "ms", our_gaps->alone_ms, peer,
+		peer_gaps.alone_ms, 0);
+	nsv_report_time(r, "beside 4,000: median gap", "ms", our_gaps->mixed_ms, peer,
+		peer_gaps.mixed_ms, 0);
+	nsv_report_time(r, "beside 4,000: worst gap", "ms", our_gaps->worst_ms, peer,
+		peer_gaps.worst_ms, 0);
 	nsv_report_time(r, "beside 4,000: worst by median", "times",
 		our_gaps->worst_ms / our_gaps->mixed_ms, NULL, 0, 3);
 	nsv_report_time(r, "beside 4,000: worst by alone", "times",

@@ -247,21 +247,22 @@ static void add_latencies(struct nsv_report *r)
 {
 	const struct path *p = paths;
 
-	nsv_report_time(r, "token awake, by ping-pong", "us", p[TOKEN].median[AWAKE], "shared memory ping-pong",
-		p[PINGPONG].median[AWAKE], 0.5);
+	nsv_report_time(r, "token awake, by ping-pong", "us", p[TOKEN].median[AWAKE],
+		"shared memory ping-pong", p[PINGPONG].median[AWAKE], 0.5);
 	nsv_report_time(r, "token awake", "us", p[TOKEN].median[AWAKE], NULL, 0, 2);
-	nsv_report_time(r, "token awake, by one store", "us", p[TOKEN].median[AWAKE], "shared memory one way",
-		p[STORE].median[AWAKE], 0);
-	nsv_report_time(r, "token asleep, by socket pair", "us", p[TOKEN].median[ASLEEP], "socket pair",
-		p[WAKE].median[ASLEEP], 1 / 1.2);
-	nsv_report_time(r, "token one CPU, by socket pair", "us", p[TOKEN].median[ONE_CPU], "socket pair",
-		p[WAKE].median[ONE_CPU], 1 / 1.2);
-	nsv_report_time(r, "NOP awake, by ping-pong", "us", p[NOP].median[AWAKE], "shared memory ping-pong",
-		p[PINGPONG].median[AWAKE], 0);
+	nsv_report_time(r, "token awake, by one store", "us", p[TOKEN].median[AWAKE],
+		"shared memory one way", p[STORE].median[AWAKE], 0);
+	nsv_report_time(r, "token asleep, by socket pair", "us", p[TOKEN].median[ASLEEP],
+		"socket pair", p[WAKE].median[ASLEEP], 1 / 1.2);
+	nsv_report_time(r, "token one CPU, by socket pair", "us", p[TOKEN].median[ONE_CPU],
+		"socket pair", p[WAKE].median[ONE_CPU], 1 / 1.2);
+	nsv_report_time(r, "NOP awake, by ping-pong", "us", p[NOP].median[AWAKE],
+		"shared memory ping-pong", p[PINGPONG].median[AWAKE], 0);
 	for (int m = 0; m < N_MODE; m++) {
 		char work[64];
 		snprintf(work, sizeof(work), "NOP %s, by SEQPACKET", mode_names[m]);
-		nsv_report_time(r, work, "us", p[NOP].median[m], "SEQPACKET echo", p[SEQPACKET].median[m], 0);
+		nsv_report_time(r, work, "us", p[NOP].median[m], "SEQPACKET echo",
+			p[SEQPACKET].median[m], 0);
 		snprintf(work, sizeof(work), "NOP %s, by TCP", mode_names[m]);
 		nsv_report_time(r, work, "us", p[NOP].median[m], "TCP echo", p[TCP].median[m], 0);
 	}
@@ -285,9 +286,10 @@ static void add_sessions(struct nsv_report *r, struct session_costs *s)
 
 	nsv_report_time(r, "sessions open at once", "", s->n, NULL, 0, 4096);
 	nsv_sort(us, s->n);
-	nsv_report_time(r, "session: accept and hello, median", "us", nsv_quantile(us, s->n, 0.5), NULL, 0,
-		200);
-	nsv_report_time(r, "session: accept and hello, 99 %", "us", nsv_quantile(us, s->n, 0.99), NULL, 0, 0);
+	nsv_report_time(r, "session: accept and hello, median", "us", nsv_quantile(us, s->n, 0.5),
+		NULL, 0, 200);
+	nsv_report_time(r, "session: accept and hello, 99 %", "us", nsv_quantile(us, s->n, 0.99),
+		NULL, 0, 0);
 	nsv_report_time(r, "session: regions, the smallest", "bytes", s->region_bytes, NULL, 0, 0);
 	nsv_report_time(r, "session: the daemon's own memory", "bytes", s->heap_bytes, NULL, 0, 0);
 	nsv_report_time(r, "session: the daemon's PSS", "bytes", s->pss_bytes, NULL, 0, 0);
@@ -313,8 +315,9 @@ static void add_costs(struct nsv_report *r)
 
 static void add_stream(struct nsv_report *r, const struct stream_cost *peer)
 {
-	nsv_report_time(r, "token asleep, by llama-server's HTTP", "us", paths[TOKEN].median[ASLEEP],
-		"llama-server: its stream less its bench", peer->stream - peer->alone, 0);
+	nsv_report_time(r, "token asleep, by llama-server's HTTP", "us",
+		paths[TOKEN].median[ASLEEP], "llama-server: its stream less its bench",
+		peer->stream - peer->alone, 0);
 }
 
 /* ---- Drawing */

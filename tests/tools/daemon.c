@@ -44,8 +44,8 @@ const char *nsv_test_model(void)
 	return access(path, R_OK) == 0 ? path : NULL;
 }
 
-_Noreturn void nsv_test_exec(const char **argv, int n, int cap, const char *const *extra,
-	const char *log, int log_flags)
+_Noreturn void nsv_test_exec(
+	const char **argv, int n, int cap, const char *const *extra, const char *log, int log_flags)
 {
 	prctl(PR_SET_PDEATHSIG, SIGKILL); /* a test that dies leaves nobody behind */
 	int fd = open(log, O_WRONLY | O_CREAT | log_flags, 0600);
