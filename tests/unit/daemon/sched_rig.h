@@ -187,6 +187,20 @@ static inline void rig_step(struct rig *r)
 	rig_spoil_free(r);
 }
 
+static inline void rig_until_preempted(struct rig *r)
+{
+	while (r->plan.n_preempted == 0)
+		rig_step(r);
+}
+
+/* Each token of each sequence is another one. */
+static inline void rig_number_tokens(struct rig *r)
+{
+	for (uint32_t seq = 0; seq < N_SEQ; seq++)
+		for (int32_t i = 0; i < CAP * BLOCK; i++)
+			r->seqs[seq].tokens[i] = (int32_t)seq * 1000 + i;
+}
+
 /* Who goes first of all that are there and not paused; N_SEQ: nobody. */
 static inline uint32_t rig_oldest(const struct rig *r)
 {
