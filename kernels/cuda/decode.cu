@@ -19,6 +19,7 @@
  * are 4 * 16 / group times what is needed and still a third of what the units do in that time. */
 #include "kernels/cuda/decode_load.cuh"
 #include "kernels/cuda/decode_merge.cuh"
+#include "kernels/cuda/launch.cuh"
 
 namespace nsv
 {
@@ -515,12 +516,7 @@ decode_config decode_choose(const nsv_attn_shape &shape, uint64_t max_rows)
 
 int decode_load()
 {
-	for (const instance &i : instances)
-		for (kernel_fn fn : i.fn)
-			if (cudaFuncSetAttribute(fn, cudaFuncAttributeMaxDynamicSharedMemorySize,
-				    i.smem_bytes) != cudaSuccess)
-				return -EIO;
-	return 0;
+	return load_instances(instances);
 }
 
 int32_t decode_n_block(const decode_config &config, int n_sm)
@@ -535,17 +531,8 @@ int decode_launch(const decode_config &config, const decode_args &args, int32_t 
 	const instance *i = find_instance(config);
 	if (!i)
 		return -ENOTSUP;
-	cudaLaunchAttribute attr = {};
-	attr.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-	attr.val.programmaticStreamSerializationAllowed = 1;
-	cudaLaunchConfig_t launch = {};
-	launch.gridDim = dim3(n_block);
-	launch.blockDim = dim3(N_THREAD);
-	launch.dynamicSmemBytes = i->smem_bytes;
-	launch.stream = stream;
-	launch.attrs = &attr;
-	launch.numAttrs = early;
-	return cudaLaunchKernelEx(&launch, i->fn[config.f16], args) == cudaSuccess ? 0 : -EIO;
+	return launch_kernel(i->fn[config.f16], args, {n_block, N_THREAD, i->smem_bytes, early},
+		stream);
 }
 
 } // namespace nsv

@@ -23,6 +23,7 @@
  *
  * Floor: 4 * rows * keys seen * head_dim operations at the rate of the tensor cores; K and V pass
  * through the second-level cache once an item. */
+#include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/prefill.cuh"
 #include "kernels/cuda/wgmma.cuh"
 
@@ -641,12 +642,7 @@ int32_t prefill_row_tile(uint32_t head_dim)
 
 int prefill_load()
 {
-	for (const instance &i : instances)
-		for (kernel_fn fn : i.fn)
-			if (cudaFuncSetAttribute(fn, cudaFuncAttributeMaxDynamicSharedMemorySize,
-				    i.smem_bytes) != cudaSuccess)
-				return -EIO;
-	return 0;
+	return load_instances(instances);
 }
 
 int prefill_launch(bool f16, const prefill_args &args, int n_sm, cudaStream_t stream)
@@ -654,17 +650,7 @@ int prefill_launch(bool f16, const prefill_args &args, int n_sm, cudaStream_t st
 	const instance *i = find_instance(args.head_dim);
 	if (!i)
 		return -ENOTSUP;
-	cudaLaunchAttribute early = {};
-	early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-	early.val.programmaticStreamSerializationAllowed = 1;
-	cudaLaunchConfig_t launch = {};
-	launch.gridDim = dim3(n_sm);
-	launch.blockDim = dim3(i->n_thread);
-	launch.dynamicSmemBytes = i->smem_bytes;
-	launch.stream = stream;
-	launch.attrs = &early;
-	launch.numAttrs = 1;
-	return cudaLaunchKernelEx(&launch, i->fn[f16], args) == cudaSuccess ? 0 : -EIO;
+	return launch_kernel(i->fn[f16], args, {n_sm, i->n_thread, i->smem_bytes, true}, stream);
 }
 
 } // namespace nsv
