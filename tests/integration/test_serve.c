@@ -310,10 +310,13 @@ static void test_the_cache_is_read_through_the_dispatcher(void **state)
 	p.max_tokens = 5;
 	p.flags = NSV_CLIENT_IGNORE_END;
 	long long layers = nsv_ask_status(client, "model.layers");
+	/* A step's counters follow its tokens; the number of those that run comes last. */
+	assert_true(nsv_ask_status_until(client, "requests.running", 0));
 	long long before = nsv_ask_status(client, "counters.attention_reads");
 	long long steps = nsv_ask_status(client, "counters.steps");
 	nsv_ask_text(client, "Hello", &p, a);
 	assert_int_equal(a->n_token, 5);
+	assert_true(nsv_ask_status_until(client, "requests.running", 0));
 	steps = nsv_ask_status(client, "counters.steps") - steps;
 	assert_int_equal(nsv_ask_status(client, "counters.attention_reads") - before, steps * layers);
 	nsv_client_close(client);
