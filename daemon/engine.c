@@ -315,6 +315,25 @@ static void handle_all(struct nsv_engine *e)
 	}
 }
 
+/* What others see of the scheduler and the blocks, told after every turn: a turn without a step preempts too. */
+static void tell_stats(struct nsv_engine *e)
+{
+	nsv_stat_set(&e->stats.n_preempt, e->sched.n_preempt);
+	nsv_stat_set(&e->stats.n_cached_token, e->sched.n_hit_token);
+	nsv_stat_set(&e->stats.n_fork_token, e->sched.n_fork_token);
+	nsv_stat_set(&e->stats.n_swap_out, e->sched.n_swap_out);
+	nsv_stat_set(&e->stats.n_swap_in, e->sched.n_swap_in);
+	nsv_stat_set(&e->stats.n_attention, e->dispatch.n_attention);
+	nsv_stat_set(&e->stats.n_running, e->sched.n_run);
+	nsv_stat_set(&e->stats.n_waiting, e->sched.n_wait);
+	nsv_stat_set(&e->stats.n_done,
+		e->max_requests - e->n_free_seqs - e->sched.n_run - e->sched.n_wait);
+	nsv_stat_set(&e->stats.blocks_free, e->alloc.n_free);
+	nsv_stat_set(&e->stats.blocks_idle, nsv_block_n_idle(&e->alloc));
+	nsv_stat_set(&e->stats.host_free, e->host_alloc.n_free);
+	nsv_stat_set(&e->stats.waste, (uint32_t)nsv_sched_waste(&e->sched));
+}
+
 static void after_step(struct nsv_engine *e)
 {
 	uint64_t now;
@@ -324,14 +343,7 @@ static void after_step(struct nsv_engine *e)
 #endif
 	if (__atomic_exchange_n(&e->audit, 0, __ATOMIC_RELAXED))
 		nsv_engine_audit_now(e, true);
-	nsv_stat_set(&e->stats.n_running, e->sched.n_run);
-	nsv_stat_set(&e->stats.n_waiting, e->sched.n_wait);
-	nsv_stat_set(&e->stats.n_done,
-		e->max_requests - e->n_free_seqs - e->sched.n_run - e->sched.n_wait);
-	nsv_stat_set(&e->stats.blocks_free, e->alloc.n_free);
-	nsv_stat_set(&e->stats.blocks_idle, nsv_block_n_idle(&e->alloc));
-	nsv_stat_set(&e->stats.host_free, e->host_alloc.n_free);
-	nsv_stat_set(&e->stats.waste, (uint32_t)nsv_sched_waste(&e->sched));
+	tell_stats(e);
 	if (e->watchdog_ns && (now = nsv_now_ns()) - e->watchdog_last_ns >= e->watchdog_ns) {
 		e->watchdog_last_ns = now;
 		nsv_notify_watchdog();

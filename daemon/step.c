@@ -275,12 +275,6 @@ static void take_results(struct nsv_engine *e, const struct nsv_engine_step *st)
 	}
 	nsv_stat_add(&e->stats.n_step, 1);
 	nsv_stat_add(&e->stats.step_ns, nsv_now_ns() - st->start_ns);
-	nsv_stat_set(&e->stats.n_preempt, e->sched.n_preempt);
-	nsv_stat_set(&e->stats.n_cached_token, e->sched.n_hit_token);
-	nsv_stat_set(&e->stats.n_fork_token, e->sched.n_fork_token);
-	nsv_stat_set(&e->stats.n_swap_out, e->sched.n_swap_out);
-	nsv_stat_set(&e->stats.n_swap_in, e->sched.n_swap_in);
-	nsv_stat_set(&e->stats.n_attention, e->dispatch.n_attention);
 }
 
 /* 0: a step was submitted; 1: there was nothing to plan. */
