@@ -10,7 +10,7 @@
 #else
 #define MAX_ROWS 4
 #endif
-#define Q8_SHIFT 128
+#define WIDE_SHIFT 128
 
 typedef struct {
 	__m256i lo, hi;
@@ -22,8 +22,8 @@ struct quants {
 
 #define vi_float(a) ((vf){_mm256_cvtepi32_ps((a).lo), _mm256_cvtepi32_ps((a).hi)})
 
-/* 16 in each byte whose bit is set. */
-ALWAYS_INLINE __m256i spread_bits(uint32_t bits)
+/* `value` in each byte whose bit is set. */
+ALWAYS_INLINE __m256i spread_bits(uint32_t bits, uint32_t value)
 {
 	const __m256i byte = _mm256_setr_epi8(
 		0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1, /* lower half */
@@ -31,25 +31,40 @@ ALWAYS_INLINE __m256i spread_bits(uint32_t bits)
 	const __m256i bit = _mm256_set1_epi64x((long long)0x8040201008040201ull);
 	__m256i b = _mm256_shuffle_epi8(_mm256_set1_epi32((int)bits), byte);
 	b = _mm256_cmpeq_epi8(_mm256_and_si256(b, bit), bit);
-	return _mm256_and_si256(b, _mm256_set1_epi8(16));
+	return _mm256_and_si256(b, _mm256_set1_epi8((char)value));
 }
 
+/* Bits from .. from + n - 1 of each byte, moved to bit `to`. */
+ALWAYS_INLINE __m256i take_bits(const uint8_t *p, uint32_t from, uint32_t n, uint32_t to)
+{
+	__m256i v = _mm256_loadu_si256((const __m256i *)(const void *)p);
+	if (from > to)
+		v = _mm256_srli_epi16(v, (int)(from - to));
+	else if (to > from)
+		v = _mm256_slli_epi16(v, (int)(to - from));
+	return _mm256_and_si256(v, _mm256_set1_epi8((char)(((1u << n) - 1u) << to)));
+}
+
+/* Half a vector of q; of all 8 bits: q - 128. */
 ALWAYS_INLINE __m256i unpack_half(const uint8_t *block, uint32_t j, uint32_t half, uint32_t form)
 {
-	const __m256i *p = (const __m256i *)(const void *)block;
-	uint32_t bits;
-	__m256i q;
-	if (form >= NSV_CPU_Q8_D)
+	const uint32_t bits = nsv_cpu_bits(form), fours = bits & 4;
+	const uint8_t *p = block + half * 32;
+	uint32_t ones;
+	__m256i q = _mm256_setzero_si256();
+	if (bits == 8)
 		return _mm256_xor_si256(
-			_mm256_loadu_si256(p + j * 2 + half), _mm256_set1_epi8((char)0x80));
-	q = _mm256_loadu_si256(p + j / 2 * 2 + half);
-	if (j % 2)
-		q = _mm256_srli_epi16(q, 4);
-	q = _mm256_and_si256(q, _mm256_set1_epi8(15));
-	if (form < NSV_CPU_Q5_D)
-		return q;
-	memcpy(&bits, block + 256 + j * 8 + half * 4, sizeof(bits));
-	return _mm256_or_si256(q, spread_bits(bits));
+			take_bits(p + j * 64, 0, 8, 0), _mm256_set1_epi8((char)0x80));
+	if (fours)
+		q = take_bits(p + j / 2 * 64, j % 2 * 4, 4, 0);
+	if (bits & 2)
+		q = _mm256_or_si256(
+			q, take_bits(p + fours * 64 + j / 4 * 64, j % 4 * 2, 2, fours));
+	if (bits & 1) {
+		memcpy(&ones, block + nsv_cpu_ones_at(bits) + j * 8 + half * 4, sizeof(ones));
+		q = _mm256_or_si256(q, spread_bits(ones, 1u << (bits - 1)));
+	}
+	return q;
 }
 
 ALWAYS_INLINE void unpack(struct quants *q, const uint8_t *block, uint32_t form)
@@ -63,7 +78,7 @@ ALWAYS_INLINE void unpack(struct quants *q, const uint8_t *block, uint32_t form)
 
 ALWAYS_INLINE __m256i add_four(__m256i sum, __m256i q, __m256i x, uint32_t form)
 {
-	__m256i pairs = form >= NSV_CPU_Q8_D ?
+	__m256i pairs = nsv_cpu_is_wide(form) ?
 		_mm256_maddubs_epi16(_mm256_abs_epi8(q), _mm256_sign_epi8(x, q)) :
 		_mm256_maddubs_epi16(q, x);
 	return _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));

@@ -13,7 +13,7 @@
 #include "kernels/cpu/tiles.h"
 
 #define MIN_ROWS 12u /* fewer are quicker without tiles */
-#define SPAN 64u     /* blocks: 32 KiB unpacked */
+#define SPAN 64u     /* blocks, whole super-blocks: 32 KiB unpacked */
 #define Q_LEN 512u   /* bytes of an unpacked block */
 #define AHEAD 2u     /* blocks whose sums are under way */
 #define ACTS_CACHED (512u * 1024u)
@@ -55,7 +55,7 @@ static void configure(uint32_t h, uint32_t inputs)
 /* A panel's span of blocks against one tile of activations. */
 struct job {
 	const int8_t *q;       /* (n_block, 512) unpacked */
-	const uint8_t *scales; /* of the first block */
+	const uint8_t *panel;  /* from the head of the first block */
 	const int8_t *x;       /* (n_block, h, 32) */
 	const struct nsv_cpu_scale *x_scale; /* (n_block, h) */
 	size_t n_block;
@@ -78,7 +78,7 @@ ALWAYS_INLINE void multiply(const struct job *job, size_t b, uint32_t form, sums
 	_tile_loadd(T_Q0, q, 64);
 	_tile_dpbssd(T_SUM0, T_X0, T_Q0);
 	_tile_stored(T_SUM0, s[0], 64);
-	if (form != NSV_CPU_Q8_DD32)
+	if (form != NSV_CPU_Q6_K)
 		return;
 	_tile_zero(T_SUM1);
 	_tile_loadd(T_X1, x + NSV_CPU_BLOCK / 2, NSV_CPU_BLOCK);
@@ -93,22 +93,20 @@ ALWAYS_INLINE vf load_sum(const int32_t *s)
 }
 
 /* The order of matmul-impl.h's add_block, for all rows of the tile. */
-ALWAYS_INLINE void add_block(vf *acc, sums s, const uint8_t *scales,
+ALWAYS_INLINE void add_block(vf *acc, sums s, const struct factors *f,
 	const struct nsv_cpu_scale *x, uint32_t h, uint32_t form)
 {
-	const bool two = form == NSV_CPU_Q8_DD32 || nsv_cpu_has_m(form);
-	vf d = load_scales(scales, form, 0), second = two ? load_scales(scales, form, 1) : d;
 	UNROLL
 	for (uint32_t r = 0; r < NSV_CPU_TILE; r++) {
 		vf dx;
 		if (r >= h)
 			continue;
 		dx = vf_set1(x[r].d);
-		acc[r] = vf_fma(vf_mul(d, dx), load_sum(s[0][r]), acc[r]);
-		if (form == NSV_CPU_Q8_DD32)
-			acc[r] = vf_fma(vf_mul(second, dx), load_sum(s[1][r]), acc[r]);
-		else if (two)
-			acc[r] = vf_fma(second, vf_set1(x[r].d_sum), acc[r]);
+		acc[r] = vf_fma(vf_mul(f->d[0], dx), load_sum(s[0][r]), acc[r]);
+		if (form == NSV_CPU_Q6_K)
+			acc[r] = vf_fma(vf_mul(f->d[1], dx), load_sum(s[1][r]), acc[r]);
+		else if (nsv_cpu_has_m(form))
+			acc[r] = vf_fma(f->m, vf_set1(x[r].d_sum), acc[r]);
 	}
 }
 
@@ -124,20 +122,24 @@ ALWAYS_INLINE void load_acc(const struct job *job, vf *acc)
 ALWAYS_INLINE void run_span(const struct job *job, uint32_t form)
 {
 	alignas(64) sums ring[AHEAD + 1];
-	const size_t block_len = nsv_cpu_block_len(form), n = job->n_block;
+	const size_t block_len = nsv_cpu_block_len(form), q_len = nsv_cpu_q_len(form);
+	const size_t n = job->n_block;
 	const uint32_t h = job->h;
 	vf acc[NSV_CPU_TILE];
 	load_acc(job, acc);
 	for (size_t b = 0; b < n + AHEAD; b++) {
 		size_t done = b - AHEAD;
+		struct factors f;
 		if (b < n)
 			multiply(job, b, form, ring[b % (AHEAD + 1)]);
 		if (job->ahead)
 			prefetch_block(job->ahead + b * block_len, block_len);
 		if (b < AHEAD)
 			continue;
-		add_block(acc, ring[done % (AHEAD + 1)], job->scales + done * block_len,
-			job->x_scale + done * h, h, form);
+		load_factors(&f, job->panel + nsv_cpu_block_at(form, done) + q_len,
+			job->panel + nsv_cpu_head_at(form, done), form);
+		add_block(
+			acc, ring[done % (AHEAD + 1)], &f, job->x_scale + done * h, h, form);
 	}
 	UNROLL
 	for (uint32_t r = 0; r < NSV_CPU_TILE; r++)
@@ -145,22 +147,23 @@ ALWAYS_INLINE void run_span(const struct job *job, uint32_t form)
 			vf_store_n(job->out + r * job->ld_out, acc[r], job->n_lane);
 }
 
-ALWAYS_INLINE void unpack_span(
-	const uint8_t *block, size_t n_block, uint32_t form, uint32_t zero, int8_t *q)
+ALWAYS_INLINE void unpack_span(const uint8_t *panel, size_t n_block, uint32_t form, int8_t *q)
 {
-	const __m512i z = _mm512_set1_epi8((char)zero);
-	for (size_t b = 0; b < n_block; b++, block += nsv_cpu_block_len(form), q += Q_LEN)
+	const __m512i zero = _mm512_set1_epi8((char)nsv_cpu_zero(form));
+	for (size_t b = 0; b < n_block; b++, q += Q_LEN) {
+		const uint8_t *block = panel + nsv_cpu_block_at(form, b);
 		UNROLL
 		for (uint32_t j = 0; j < 8; j++)
 			_mm512_storeu_si512(
-				q + j * 64, _mm512_sub_epi8(load_quants(block, j, form), z));
+				q + j * 64, _mm512_sub_epi8(load_quants(block, j, form), zero));
+	}
 }
 
 /* ---- A kernel for each form ------------------------------------------------------------- */
 
 struct form_fns {
 	void (*run)(const struct job *job);
-	void (*unpack)(const uint8_t *block, size_t n_block, uint32_t zero, int8_t *q);
+	void (*unpack)(const uint8_t *panel, size_t n_block, int8_t *q);
 };
 
 #define FORM(form) \
@@ -168,30 +171,30 @@ struct form_fns {
 	{ \
 		run_span(job, form); \
 	} \
-	static void unpack_##form(const uint8_t *block, size_t n_block, uint32_t zero, int8_t *q) \
+	static void unpack_##form(const uint8_t *panel, size_t n_block, int8_t *q) \
 	{ \
-		unpack_span(block, n_block, form, zero, q); \
+		unpack_span(panel, n_block, form, q); \
 	}
 FORM(NSV_CPU_Q4_D)
 FORM(NSV_CPU_Q4_DM)
-FORM(NSV_CPU_Q4_DM32)
+FORM(NSV_CPU_Q4_K)
 FORM(NSV_CPU_Q5_D)
 FORM(NSV_CPU_Q5_DM)
-FORM(NSV_CPU_Q5_DM32)
+FORM(NSV_CPU_Q5_K)
 FORM(NSV_CPU_Q8_D)
-FORM(NSV_CPU_Q8_DD32)
+FORM(NSV_CPU_Q6_K)
 #undef FORM
 
 #define FNS(form) [form] = {run_##form, unpack_##form}
 static const struct form_fns form_fns[] = {
 	FNS(NSV_CPU_Q4_D),
 	FNS(NSV_CPU_Q4_DM),
-	FNS(NSV_CPU_Q4_DM32),
+	FNS(NSV_CPU_Q4_K),
 	FNS(NSV_CPU_Q5_D),
 	FNS(NSV_CPU_Q5_DM),
-	FNS(NSV_CPU_Q5_DM32),
+	FNS(NSV_CPU_Q5_K),
 	FNS(NSV_CPU_Q8_D),
-	FNS(NSV_CPU_Q8_DD32),
+	FNS(NSV_CPU_Q6_K),
 };
 #undef FNS
 
@@ -212,15 +215,15 @@ static void run_panel(const struct run *run, const struct nsv_cpu_mat *mat, cons
 {
 	alignas(64) int8_t q[SPAN * Q_LEN];
 	const struct form_fns *fns = &form_fns[mat->form];
-	size_t n_block = nsv_cpu_n_block(run->w->n_in), len = nsv_cpu_block_len(mat->form);
+	size_t n_block = nsv_cpu_n_block(run->w->n_in), len = nsv_cpu_head_at(mat->form, SPAN);
 	size_t row_len = nsv_cpu_acts_row_len(run->w->n_in), h = run->h;
 	struct job job = {.q = q, .h = run->h, .ld_out = run->ld_out, .n_lane = n_lane};
 	for (size_t b = 0; b < n_block; b += SPAN) {
 		job.n_block = nsv_min(n_block - b, SPAN);
 		job.first = b == 0;
-		job.scales = panel + b * len + nsv_cpu_q_len(mat->form);
-		job.ahead = panel + b * len + (n_block > SPAN ? SPAN * len : mat->panel_len);
-		fns->unpack(panel + b * len, job.n_block, mat->zero, q);
+		job.panel = panel + b / SPAN * len;
+		job.ahead = job.panel + (n_block > SPAN ? len : mat->panel_len);
+		fns->unpack(job.panel, job.n_block, q);
 		for (size_t r = run->row0; r < run->row_end; r += h) {
 			const uint8_t *tile = run->acts->tiles + r * row_len;
 			job.x = (const int8_t *)tile + b * h * NSV_CPU_BLOCK;
@@ -240,7 +243,7 @@ static void run_mat(const struct run *run, uint32_t i, size_t begin, size_t end)
 	float *out = run->out;
 	for (uint32_t j = 0; j < i; j++)
 		out += run->w->mats[j].n_out;
-	configure(run->h, mat->form == NSV_CPU_Q8_DD32 ? NSV_CPU_BLOCK / 2 : NSV_CPU_BLOCK);
+	configure(run->h, mat->form == NSV_CPU_Q6_K ? NSV_CPU_BLOCK / 2 : NSV_CPU_BLOCK);
 	for (size_t p = begin; p < end; p++)
 		run_panel(run, mat, (const uint8_t *)run->w + mat->off + p * mat->panel_len,
 			out + p * NSV_CPU_PANEL,

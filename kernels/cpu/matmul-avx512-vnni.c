@@ -8,7 +8,7 @@
 #else
 #define MAX_ROWS 16
 #endif
-#define Q8_SHIFT 0
+#define WIDE_SHIFT 0
 
 typedef __m512i vi;
 

@@ -3,7 +3,7 @@
  *
  *     FN(name)             the function's name on this row
  *     MAX_ROWS             rows of activations that share an unpacked block (a power of two)
- *     Q8_SHIFT             what dot() subtracts from an 8-bit q by itself
+ *     WIDE_SHIFT           what dot() subtracts from a q of all 8 bits by itself
  *     struct quants        the q of 32 inputs and 16 rows, unpacked
  *     vi                   16 integer sums
  *     unpack(q, block, form)
@@ -11,7 +11,8 @@
  *     vi_float(vi)         to vf
  *
  * The order, and so the numerics id: for each block of 32 inputs, growing,
- *     acc = fma(d * dx, isum, acc), where isum = sum of (q - zero) * x, exact;
+ *     acc = fma(d * dx, isum, acc), where isum = sum of (q - zero) * x, exact; for types that
+ *         have a d for each half of the block, once a half;
  *     acc = fma(m, dx * xsum, acc), for types that have m. */
 #include "kernels/backend.h"
 #include "kernels/cpu/block.h"
@@ -89,7 +90,7 @@ struct job {
 	const struct nsv_cpu_scale *scale; /* likewise */
 	const float *x;                    /* the floats of the first row, rows ld apart */
 	size_t ld;
-	uint32_t h, n_in, zero; /* rows of the tile */
+	uint32_t h, n_in;       /* rows of the tile */
 	bool fresh;             /* the panel comes from memory */
 	float *out;
 	size_t ld_out;
@@ -98,50 +99,53 @@ struct job {
 
 /* (q - zero) * x summed over vectors first .. end - 1, whose x add up to sum. */
 ALWAYS_INLINE vf block_sum(const struct quants *q, const int8_t *x, uint32_t first, uint32_t end,
-	uint32_t form, uint32_t zero, int32_t sum)
+	uint32_t form, int32_t sum)
 {
-	int32_t shift = form >= NSV_CPU_Q8_D ? Q8_SHIFT : 0;
-	return vi_float(dot(q, x, first, end, form, (shift - (int32_t)zero) * sum));
+	int32_t shift = nsv_cpu_is_wide(form) ? WIDE_SHIFT : 0;
+	return vi_float(dot(q, x, first, end, form, (shift - (int32_t)nsv_cpu_zero(form)) * sum));
 }
 
-ALWAYS_INLINE vf add_block(vf acc, const struct quants *q, const uint8_t *scales, const int8_t *x,
-	const struct nsv_cpu_scale *s, uint32_t form, uint32_t zero)
+ALWAYS_INLINE vf add_block(vf acc, const struct quants *q, const struct factors *f,
+	const int8_t *x, const struct nsv_cpu_scale *s, uint32_t form)
 {
-	vf d = load_scales(scales, form, 0), dx = vf_set1(s->d);
-	if (form == NSV_CPU_Q8_DD32) {
-		vf half = block_sum(q, x, 0, 4, form, zero, s->sum[0]);
-		acc = vf_fma(vf_mul(d, dx), half, acc);
-		half = block_sum(q, x, 4, 8, form, zero, s->sum[1]);
-		return vf_fma(vf_mul(load_scales(scales, form, 1), dx), half, acc);
+	vf dx = vf_set1(s->d);
+	if (form == NSV_CPU_Q6_K) {
+		vf half = block_sum(q, x, 0, 4, form, s->sum[0]);
+		acc = vf_fma(vf_mul(f->d[0], dx), half, acc);
+		half = block_sum(q, x, 4, 8, form, s->sum[1]);
+		return vf_fma(vf_mul(f->d[1], dx), half, acc);
 	}
-	if (nsv_cpu_has_m(form)) {
-		acc = vf_fma(vf_mul(d, dx), block_sum(q, x, 0, 8, form, 0, 0), acc);
-		return vf_fma(load_scales(scales, form, 1), vf_set1(s->d_sum), acc);
-	}
-	return vf_fma(vf_mul(d, dx),
-		block_sum(q, x, 0, 8, form, zero, s->sum[0] + s->sum[1]), acc);
+	acc = vf_fma(vf_mul(f->d[0], dx), block_sum(q, x, 0, 8, form, s->sum[0] + s->sum[1]), acc);
+	return nsv_cpu_has_m(form) ? vf_fma(f->m, vf_set1(s->d_sum), acc) : acc;
 }
 
 /* `rows` and `form` are constants wherever this is expanded. */
 ALWAYS_INLINE void quant_rows(const struct job *job, uint32_t rows, uint32_t form)
 {
 	const size_t block_len = nsv_cpu_block_len(form), q_len = nsv_cpu_q_len(form);
-	const uint8_t *block = job->panel;
+	const size_t n_block = nsv_cpu_n_block(job->n_in);
+	const uint8_t *block = job->panel, *head = block;
 	const int8_t *x = (const int8_t *)job->q;
 	const struct nsv_cpu_scale *scale = job->scale;
 	vf acc[MAX_ROWS];
 	UNROLL
 	for (uint32_t r = 0; r < rows; r++)
 		acc[r] = vf_set1(0);
-	for (size_t b = nsv_cpu_n_block(job->n_in); b; b--) {
+	for (size_t b = 0; b < n_block; b++) {
+		struct factors f;
 		struct quants q;
+		if (nsv_cpu_head_len(form) && b % NSV_CPU_SUPER == 0) {
+			head = block;
+			block += nsv_cpu_head_len(form);
+		}
 		if (rows == 1 || job->fresh)
 			prefetch_block(block + AHEAD, block_len);
 		unpack(&q, block, form);
+		load_factors(&f, block + q_len, head, form);
 		UNROLL
 		for (uint32_t r = 0; r < rows; r++)
-			acc[r] = add_block(acc[r], &q, block + q_len, x + r * NSV_CPU_BLOCK,
-				&scale[r], form, job->zero);
+			acc[r] = add_block(
+				acc[r], &q, &f, x + r * NSV_CPU_BLOCK, &scale[r], form);
 		block += block_len;
 		x += job->h * NSV_CPU_BLOCK;
 		scale += job->h;
@@ -205,12 +209,12 @@ ALWAYS_INLINE void form_rows(const struct job *job, uint32_t rows, uint32_t form
 	}
 FORM(NSV_CPU_Q4_D)
 FORM(NSV_CPU_Q4_DM)
-FORM(NSV_CPU_Q4_DM32)
+FORM(NSV_CPU_Q4_K)
 FORM(NSV_CPU_Q5_D)
 FORM(NSV_CPU_Q5_DM)
-FORM(NSV_CPU_Q5_DM32)
+FORM(NSV_CPU_Q5_K)
 FORM(NSV_CPU_Q8_D)
-FORM(NSV_CPU_Q8_DD32)
+FORM(NSV_CPU_Q6_K)
 FORM(NSV_CPU_F32)
 FORM(NSV_CPU_F16)
 FORM(NSV_CPU_BF16)
@@ -221,12 +225,12 @@ typedef void rows_fn(const struct job *job, uint32_t rows);
 static rows_fn *const rows_fns[] = {
 	[NSV_CPU_Q4_D] = rows_NSV_CPU_Q4_D,
 	[NSV_CPU_Q4_DM] = rows_NSV_CPU_Q4_DM,
-	[NSV_CPU_Q4_DM32] = rows_NSV_CPU_Q4_DM32,
+	[NSV_CPU_Q4_K] = rows_NSV_CPU_Q4_K,
 	[NSV_CPU_Q5_D] = rows_NSV_CPU_Q5_D,
 	[NSV_CPU_Q5_DM] = rows_NSV_CPU_Q5_DM,
-	[NSV_CPU_Q5_DM32] = rows_NSV_CPU_Q5_DM32,
+	[NSV_CPU_Q5_K] = rows_NSV_CPU_Q5_K,
 	[NSV_CPU_Q8_D] = rows_NSV_CPU_Q8_D,
-	[NSV_CPU_Q8_DD32] = rows_NSV_CPU_Q8_DD32,
+	[NSV_CPU_Q6_K] = rows_NSV_CPU_Q6_K,
 	[NSV_CPU_F32] = rows_NSV_CPU_F32,
 	[NSV_CPU_F16] = rows_NSV_CPU_F16,
 	[NSV_CPU_BF16] = rows_NSV_CPU_BF16,
@@ -289,7 +293,6 @@ void FN(panels)(const struct nsv_cpu_weight *w, const struct nsv_cpu_acts *acts,
 		if (at == 0 && p > begin)
 			out0 += mat[-1].n_out;
 		job.panel = (const uint8_t *)w + mat->off + at * mat->panel_len;
-		job.zero = mat->zero;
 		job.n_lane = (uint32_t)nsv_min(mat->n_out - at * NSV_CPU_PANEL, NSV_CPU_PANEL);
 		job.out = out + out0 + at * NSV_CPU_PANEL;
 		run_panel(&job, rows_fns[mat->form], acts, row0, row_end, n_row);

@@ -4,7 +4,7 @@
 
 #define FN(name) nsv_cpu_##name##_plain
 #define MAX_ROWS 1
-#define Q8_SHIFT 0
+#define WIDE_SHIFT 0
 
 typedef struct {
 	int32_t i[16];
@@ -19,19 +19,27 @@ ALWAYS_INLINE vf vi_float(vi a)
 	VF_EACH((float)a.i[i]);
 }
 
+/* q of byte i of vector j, put together from its parts. */
+ALWAYS_INLINE uint32_t load_quant(const uint8_t *block, uint32_t j, uint32_t i, uint32_t form)
+{
+	const uint32_t bits = nsv_cpu_bits(form), fours = bits & 4;
+	uint32_t q = 0;
+	if (bits == 8)
+		return block[j * 64 + i];
+	if (fours)
+		q = block[j / 2 * 64 + i] >> (j % 2 * 4) & 15u;
+	if (bits & 2)
+		q |= (block[fours * 64 + j / 4 * 64 + i] >> (j % 4 * 2) & 3u) << fours;
+	if (bits & 1)
+		q |= (block[nsv_cpu_ones_at(bits) + j * 8 + i / 8] >> (i % 8) & 1u) << (bits - 1);
+	return q;
+}
+
 ALWAYS_INLINE void unpack(struct quants *q, const uint8_t *block, uint32_t form)
 {
 	for (uint32_t j = 0; j < 8; j++)
-		for (uint32_t i = 0; i < 64; i++) {
-			uint32_t v;
-			if (form >= NSV_CPU_Q8_D)
-				v = block[j * 64 + i];
-			else
-				v = block[j / 2 * 64 + i] >> (j % 2 * 4) & 15u;
-			if (form >= NSV_CPU_Q5_D && form < NSV_CPU_Q8_D)
-				v |= (block[256 + j * 8 + i / 8] >> (i % 8) & 1u) << 4;
-			q->v[j][i] = (uint8_t)v;
-		}
+		for (uint32_t i = 0; i < 64; i++)
+			q->v[j][i] = (uint8_t)load_quant(block, j, i, form);
 }
 
 ALWAYS_INLINE vi dot(const struct quants *q, const int8_t *x, uint32_t first, uint32_t end,

@@ -5,11 +5,12 @@
 
 static void embed_block(float *out, const struct nsv_matrix *m, const void *row, size_t b)
 {
-	float zero = (float)nsv_cpu_zero(m->dtype);
 	struct nsv_cpu_block block;
 	nsv_cpu_read_block(m->dtype, row, b, &block);
 	for (uint32_t i = 0; i < NSV_CPU_BLOCK; i++)
-		out[i] = block.d[i / 16] * ((float)block.q[i] - zero) + block.m;
+		out[i] = block.d * (float)block.scale[i / 16] *
+				(float)nsv_cpu_value(m->dtype, block.q[i]) +
+			block.m * (float)block.min[i / 16];
 }
 
 static void embed_span(

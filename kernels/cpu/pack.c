@@ -1,5 +1,5 @@
 /* Repacks stored weights once, at load; the layout is drawn in pack.h. The bits of q, d and m are
- * those of the file: nothing is rounded, but K types' d * scale, which is exact in fp32. */
+ * those of the file: nothing is rounded. */
 #include "kernels/cpu/pack.h"
 #include "kernels/half.h"
 
@@ -19,13 +19,18 @@ static void add_fifth(const uint8_t *bits, uint8_t *q)
 		q[i] |= (uint8_t)((bits[i / 8] >> (i % 8) & 1) << 4);
 }
 
+/* Of types whose blocks are not part of a larger one. */
+static void set_scales(struct nsv_cpu_block *ret, float d, float m)
+{
+	*ret = (struct nsv_cpu_block){.scale = {1, 1}, .min = {1, 1}, .d = d, .m = m};
+}
+
 static void read_q4_q5(uint32_t dtype, const uint8_t *p, struct nsv_cpu_block *ret)
 {
 	bool has_m = dtype == NSV_Q4_1 || dtype == NSV_Q5_1;
 	bool five = dtype == NSV_Q5_0 || dtype == NSV_Q5_1;
 	const uint8_t *bits = p + (has_m ? 4 : 2);
-	ret->d[0] = ret->d[1] = nsv_load_f16(p);
-	ret->m = has_m ? nsv_load_f16(p + 2) : 0;
+	set_scales(ret, nsv_load_f16(p), has_m ? nsv_load_f16(p + 2) : 0);
 	read_nibbles(five ? bits + 4 : bits, ret->q);
 	if (five)
 		add_fifth(bits, ret->q);
@@ -33,8 +38,7 @@ static void read_q4_q5(uint32_t dtype, const uint8_t *p, struct nsv_cpu_block *r
 
 static void read_q8(const uint8_t *p, struct nsv_cpu_block *ret)
 {
-	ret->d[0] = ret->d[1] = nsv_load_f16(p);
-	ret->m = 0;
+	set_scales(ret, nsv_load_f16(p), 0);
 	for (int i = 0; i < 32; i++)
 		ret->q[i] = p[2 + i] ^ 0x80;
 }
@@ -52,8 +56,10 @@ static void read_k45(uint32_t dtype, const uint8_t *p, size_t j, struct nsv_cpu_
 		scale = (s[j + 4] & 15u) | high_scale;
 		min = s[j + 4] >> 4 | high_min;
 	}
-	ret->d[0] = ret->d[1] = nsv_load_f16(p) * (float)scale;
-	ret->m = -(nsv_load_f16(p + 2) * (float)min);
+	ret->scale[0] = ret->scale[1] = (int8_t)scale;
+	ret->min[0] = ret->min[1] = (int8_t)min;
+	ret->d = nsv_load_f16(p);
+	ret->m = -nsv_load_f16(p + 2);
 	for (int i = 0; i < 32; i++) {
 		ret->q[i] = j % 2 ? nibbles[i] >> 4 : nibbles[i] & 15;
 		if (dtype == NSV_Q5_K)
@@ -65,10 +71,8 @@ static void read_k45(uint32_t dtype, const uint8_t *p, size_t j, struct nsv_cpu_
 static void read_k6(const uint8_t *p, size_t j, struct nsv_cpu_block *ret)
 {
 	const uint8_t *low = p + j / 4 * 64 + j % 2 * 32, *high = p + 128 + j / 4 * 32;
-	float d = nsv_load_f16(p + 208);
-	for (int i = 0; i < 2; i++)
-		ret->d[i] = d * (float)(int8_t)p[192 + 2 * j + (size_t)i];
-	ret->m = 0;
+	set_scales(ret, nsv_load_f16(p + 208), 0);
+	memcpy(ret->scale, p + 192 + 2 * j, sizeof(ret->scale));
 	for (int i = 0; i < 32; i++) {
 		uint32_t nibble = j % 4 < 2 ? low[i] & 15u : low[i] >> 4;
 		ret->q[i] = (uint8_t)(nibble | (high[i] >> (j % 4 * 2) & 3u) << 4);
@@ -90,22 +94,6 @@ void nsv_cpu_read_block(uint32_t dtype, const void *row, size_t b, struct nsv_cp
 		read_q4_q5(dtype, p, ret);
 }
 
-uint32_t nsv_cpu_zero(uint32_t dtype)
-{
-	switch (dtype) {
-	case NSV_Q4_0:
-		return 8;
-	case NSV_Q5_0:
-		return 16;
-	case NSV_Q8_0:
-		return 128;
-	case NSV_Q6_K:
-		return 32;
-	default:
-		return 0;
-	}
-}
-
 /* ---- Sizes ------------------------------------------------------------------------------ */
 
 static uint32_t form_of(uint32_t dtype)
@@ -116,17 +104,17 @@ static uint32_t form_of(uint32_t dtype)
 	case NSV_Q4_1:
 		return NSV_CPU_Q4_DM;
 	case NSV_Q4_K:
-		return NSV_CPU_Q4_DM32;
+		return NSV_CPU_Q4_K;
 	case NSV_Q5_0:
 		return NSV_CPU_Q5_D;
 	case NSV_Q5_1:
 		return NSV_CPU_Q5_DM;
 	case NSV_Q5_K:
-		return NSV_CPU_Q5_DM32;
+		return NSV_CPU_Q5_K;
 	case NSV_Q8_0:
 		return NSV_CPU_Q8_D;
 	case NSV_Q6_K:
-		return NSV_CPU_Q8_DD32;
+		return NSV_CPU_Q6_K;
 	case NSV_F16:
 		return NSV_CPU_F16;
 	case NSV_BF16:
@@ -136,10 +124,15 @@ static uint32_t form_of(uint32_t dtype)
 	}
 }
 
+int32_t nsv_cpu_value(uint32_t dtype, uint8_t q)
+{
+	return q - nsv_cpu_forms[form_of(dtype)].zero;
+}
+
 static size_t panel_len(uint32_t form, uint32_t n_in)
 {
 	if (form < NSV_CPU_F32)
-		return n_in / NSV_CPU_BLOCK * nsv_cpu_block_len(form);
+		return nsv_cpu_block_at(form, n_in / NSV_CPU_BLOCK) - nsv_cpu_head_len(form);
 	return (size_t)n_in * NSV_CPU_PANEL * (form == NSV_CPU_F32 ? 4 : 2);
 }
 
@@ -153,7 +146,6 @@ static int lay_out(
 		uint32_t n_panel = m[i].n_out / NSV_CPU_PANEL + (m[i].n_out % NSV_CPU_PANEL != 0);
 		struct nsv_cpu_mat *mat = &w->mats[i];
 		mat->form = form_of(m[i].dtype);
-		mat->zero = nsv_cpu_zero(m[i].dtype);
 		mat->n_out = m[i].n_out;
 		mat->panel0 = w->n_panel;
 		mat->panel_len = panel_len(mat->form, w->n_in);
@@ -190,52 +182,70 @@ int nsv_cpu_weight_len(const struct nsv_matrix *m, uint32_t n_m, size_t *ret_len
 
 /* ---- Packing ---------------------------------------------------------------------------- */
 
-/* The fifth bits of four values, side by side. */
-static uint8_t fifth_bits(uint32_t four)
+/* The lowest bits of four bytes, side by side. */
+static uint8_t low_bits(uint32_t four)
 {
-	return (uint8_t)((four >> 4 & 1) | (four >> 11 & 2) | (four >> 18 & 4) | (four >> 25 & 8));
+	return (uint8_t)((four & 1) | (four >> 7 & 2) | (four >> 14 & 4) | (four >> 21 & 8));
+}
+
+static void add_bits(uint8_t *at, uint32_t four)
+{
+	uint32_t old;
+	memcpy(&old, at, sizeof(old));
+	old |= four;
+	memcpy(at, &old, sizeof(old));
 }
 
 /* Four values at once: they lie side by side in a vector. */
-static void put_q(uint32_t form, uint8_t *block, uint32_t row, const uint8_t *q)
+static void put_q(uint32_t bits, uint8_t *block, uint32_t row, const uint8_t *q)
 {
 	for (uint32_t vec = 0; vec < NSV_CPU_BLOCK / 4; vec++) {
-		uint32_t four, old;
+		uint8_t *p = block + row * 4;
+		uint32_t four;
 		memcpy(&four, q + 4 * vec, sizeof(four));
-		if (form >= NSV_CPU_Q8_D) {
-			memcpy(block + vec * 64 + row * 4, &four, sizeof(four));
+		if (bits == 8) {
+			memcpy(p + vec * 64, &four, sizeof(four));
 			continue;
 		}
-		uint8_t *at = block + vec / 2 * 64 + row * 4;
-		memcpy(&old, at, sizeof(old));
-		old |= (four & 0x0f0f0f0fu) << (vec % 2 * 4);
-		memcpy(at, &old, sizeof(old));
-		if (form >= NSV_CPU_Q5_D)
-			block[256 + vec * 8 + row / 2] |=
-				(uint8_t)(fifth_bits(four) << (row % 2 * 4));
+		if (bits & 4) {
+			add_bits(p + vec / 2 * 64, (four & 0x0f0f0f0fu) << (vec % 2 * 4));
+			p += 256;
+		}
+		if (bits & 2) {
+			uint32_t two = four >> (bits & 4) & 0x03030303u;
+			add_bits(p + vec / 4 * 64, two << (vec % 4 * 2));
+		}
+		if (bits & 1)
+			block[nsv_cpu_ones_at(bits) + vec * 8 + row / 2] |=
+				(uint8_t)(low_bits(four >> (bits - 1)) << (row % 2 * 4));
 	}
 }
 
-static void put_scales(uint32_t form, uint8_t *p, uint32_t row, const struct nsv_cpu_block *b)
+/* Into the block's scales at p, and the head of the block. */
+static void put_scales(uint32_t form, uint8_t *p, uint8_t *head, uint32_t row,
+	const struct nsv_cpu_block *b)
 {
-	uint32_t dtype = nsv_cpu_has_f32_scales(form) ? NSV_F32 : NSV_F16;
-	size_t elem = dtype == NSV_F32 ? 4 : 2;
-	nsv_store_elem(dtype, p, row, b->d[0]);
+	uint8_t *wide = nsv_cpu_head_len(form) ? head : p;
+	nsv_store_elem(NSV_F16, wide, row, b->d);
 	if (nsv_cpu_has_m(form))
-		nsv_store_elem(dtype, p + NSV_CPU_PANEL * elem, row, b->m);
-	else if (form == NSV_CPU_Q8_DD32)
-		nsv_store_elem(dtype, p + NSV_CPU_PANEL * elem, row, b->d[1]);
+		nsv_store_elem(NSV_F16, wide + 2 * NSV_CPU_PANEL, row, b->m);
+	if (!nsv_cpu_head_len(form))
+		return;
+	p[row] = (uint8_t)b->scale[0];
+	p[NSV_CPU_PANEL + row] = (uint8_t)(nsv_cpu_has_m(form) ? b->min[0] : b->scale[1]);
 }
 
 static void pack_quant_row(const struct nsv_matrix *m, const struct nsv_cpu_mat *mat,
 	const void *row, uint32_t lane, uint8_t *panel)
 {
-	size_t len = nsv_cpu_block_len(mat->form);
+	const uint32_t form = mat->form, bits = nsv_cpu_bits(form);
 	struct nsv_cpu_block block;
 	for (size_t b = 0; b < m->n_in / NSV_CPU_BLOCK; b++) {
+		uint8_t *at = panel + nsv_cpu_block_at(form, b);
 		nsv_cpu_read_block(m->dtype, row, b, &block);
-		put_q(mat->form, panel + b * len, lane, block.q);
-		put_scales(mat->form, panel + b * len + nsv_cpu_q_len(mat->form), lane, &block);
+		put_q(bits, at, lane, block.q);
+		put_scales(form, at + nsv_cpu_q_len(form), panel + nsv_cpu_head_at(form, b), lane,
+			&block);
 	}
 }
 

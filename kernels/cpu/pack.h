@@ -5,11 +5,19 @@
  *
  *     weight | header | matrix 0: panel 0, panel 1, ... | matrix 1: ...
  *     panel  | block of inputs 0-31 | block of 32-63 | ...
- *     block  | q of 16 rows | the fifth bits, for 5-bit q | 16 d | 16 m, or the second 16 d
+ *     block  | q of 16 rows | 16 d in f16 | 16 m in f16, of types that have them
  *     q      | 8 vectors of 64 bytes: vector j holds, row by row, inputs 4j .. 4j+3 (what vpdpbusd
- *            | multiplies); 4-bit: 4 vectors, vector 2v in the low halves of the v-th, 2v+1 in
- *            | the high
- *     fifth  | 8 words of 64 bits: bit i of word j belongs to byte i of vector j
+ *            | multiplies). Of fewer bits than 8, a part for each bit of their number, the lowest
+ *            | bits of q first: fours | twos | ones
+ *     fours  | 4 vectors: vector 2v in the low halves of the v-th, 2v+1 in the high
+ *     twos   | 2 vectors: vector 4v + i in bits 2i and 2i+1 of the v-th
+ *     ones   | 8 words of 64 bits: bit i of word j belongs to byte i of vector j
+ *
+ * Types with super-blocks of 256 keep scales of a byte, whose products with d are exact in fp32:
+ *
+ *     panel  | head | 8 blocks | head | 8 blocks | ...
+ *     head   | 16 d in f16 | 16 m in f16, of types that have them
+ *     block  | q of 16 rows | 16 bytes a scale: of d, then of m; or of d of each half of the block
  *
  * Float weights: a panel is (n_in, 16), in the type they are stored in. A matrix is padded with
  * zero rows to whole panels.
@@ -26,26 +34,28 @@
 
 #define NSV_CPU_PANEL 16u
 #define NSV_CPU_BLOCK 32u
+#define NSV_CPU_SUPER 8u /* blocks after a head */
 #define NSV_CPU_TILE 16u
 #define NSV_CPU_MAT_MAX 8u
 
 enum nsv_cpu_form {
-	NSV_CPU_Q4_D,    /* 4 bits; d in f16 */
-	NSV_CPU_Q4_DM,   /* d and m in f16 */
-	NSV_CPU_Q4_DM32, /* d and m in f32 */
+	NSV_CPU_Q4_D,  /* a d */
+	NSV_CPU_Q4_DM, /* d and m */
 	NSV_CPU_Q5_D,
 	NSV_CPU_Q5_DM,
-	NSV_CPU_Q5_DM32,
 	NSV_CPU_Q8_D,
-	NSV_CPU_Q8_DD32, /* a d in f32 for each half of the block */
+	NSV_CPU_Q4_K, /* from here on with a head; a scale of d and of m */
+	NSV_CPU_Q5_K,
+	NSV_CPU_Q6_K, /* a scale of d for each half of the block */
 	NSV_CPU_F32,
 	NSV_CPU_F16,
 	NSV_CPU_BF16,
 };
 
 struct nsv_cpu_mat {
-	uint32_t form, zero;
-	uint32_t n_out, panel0; /* rows; panels of the matrices before it */
+	uint32_t form, n_out;
+	uint32_t panel0; /* panels of the matrices before it */
+	uint32_t pad;
 	uint64_t off, panel_len; /* bytes from the header's start; of a panel */
 };
 
@@ -68,50 +78,96 @@ struct nsv_cpu_acts {
 	uint8_t tiles[];
 };
 
-/* 32 weights of a quantised row: w = d[i / 16] * (q[i] - zero) + m. */
+/* 32 weights of a quantised row: w = d * scale[i / 16] * value(q[i]) + m * min[i / 16]. */
 struct nsv_cpu_block {
 	uint8_t q[NSV_CPU_BLOCK];
-	float d[2], m;
+	int8_t scale[2], min[2]; /* 1: the type has none */
+	float d, m;
 };
 
 /* Block b of a stored row of a quantised type. */
 void nsv_cpu_read_block(uint32_t dtype, const void *row, size_t b, struct nsv_cpu_block *ret);
-/* What is subtracted from q. */
-uint32_t nsv_cpu_zero(uint32_t dtype);
+/* What a q of that type stands for. */
+int32_t nsv_cpu_value(uint32_t dtype, uint8_t q);
 
 int nsv_cpu_weight_len(const struct nsv_matrix *m, uint32_t n_m, size_t *ret_len);
 void nsv_cpu_weight_pack(
 	const struct nsv_part *part, const struct nsv_matrix *m, uint32_t n_m, void *dst);
 size_t nsv_cpu_acts_len(uint32_t n_row, uint32_t n_in);
 
-/* Bytes of q (with the fifth bits) and of all of a block, for a quantised form. */
+/* What a quantised form's blocks are made of: constants where the form is one. */
+struct nsv_cpu_form_info {
+	uint8_t bits; /* of a q */
+	uint8_t zero; /* the q that stands for 0 */
+	uint8_t scale_len, head_len; /* bytes of a block's scales; of a head */
+	bool has_m;
+};
+
+static const struct nsv_cpu_form_info nsv_cpu_forms[] = {
+	[NSV_CPU_Q4_D] = {4, 8, 32, 0, false},
+	[NSV_CPU_Q4_DM] = {4, 0, 64, 0, true},
+	[NSV_CPU_Q5_D] = {5, 16, 32, 0, false},
+	[NSV_CPU_Q5_DM] = {5, 0, 64, 0, true},
+	[NSV_CPU_Q8_D] = {8, 128, 32, 0, false},
+	[NSV_CPU_Q4_K] = {4, 0, 32, 64, true},
+	[NSV_CPU_Q5_K] = {5, 0, 32, 64, true},
+	[NSV_CPU_Q6_K] = {6, 32, 32, 32, false},
+};
+
+static inline uint32_t nsv_cpu_bits(uint32_t form)
+{
+	return nsv_cpu_forms[form].bits;
+}
+
+/* Where in a block's q, of so many bits, the ones begin: after the fours and the twos. */
+static inline uint32_t nsv_cpu_ones_at(uint32_t bits)
+{
+	return bits / 2 * 128;
+}
+
+static inline bool nsv_cpu_has_m(uint32_t form)
+{
+	return nsv_cpu_forms[form].has_m;
+}
+
+/* Bytes of q, of all of a block, and of the head before every NSV_CPU_SUPER of them. */
 static inline size_t nsv_cpu_q_len(uint32_t form)
 {
-	if (form <= NSV_CPU_Q4_DM32)
-		return 256;
-	return form <= NSV_CPU_Q5_DM32 ? 320 : 512;
+	return nsv_cpu_bits(form) * 64u;
 }
 
 static inline size_t nsv_cpu_block_len(uint32_t form)
 {
-	size_t scale;
-	if (form == NSV_CPU_Q4_D || form == NSV_CPU_Q5_D || form == NSV_CPU_Q8_D)
-		scale = 32;
-	else
-		scale = form == NSV_CPU_Q4_DM || form == NSV_CPU_Q5_DM ? 64 : 128;
-	return nsv_cpu_q_len(form) + scale;
+	return nsv_cpu_q_len(form) + nsv_cpu_forms[form].scale_len;
 }
 
-/* Does a form have m? Are its scales in f32? */
-static inline bool nsv_cpu_has_m(uint32_t form)
+static inline size_t nsv_cpu_head_len(uint32_t form)
 {
-	return form == NSV_CPU_Q4_DM || form == NSV_CPU_Q4_DM32 || form == NSV_CPU_Q5_DM ||
-		form == NSV_CPU_Q5_DM32;
+	return nsv_cpu_forms[form].head_len;
 }
 
-static inline bool nsv_cpu_has_f32_scales(uint32_t form)
+/* Does an unpacked q take all 8 bits? What is subtracted from it then and else. */
+static inline bool nsv_cpu_is_wide(uint32_t form)
 {
-	return form == NSV_CPU_Q4_DM32 || form == NSV_CPU_Q5_DM32 || form == NSV_CPU_Q8_DD32;
+	return form == NSV_CPU_Q8_D;
+}
+
+static inline uint32_t nsv_cpu_zero(uint32_t form)
+{
+	return nsv_cpu_is_wide(form) ? 128 : nsv_cpu_forms[form].zero;
+}
+
+/* Where in a panel the head of block b begins, and the block. */
+static inline size_t nsv_cpu_head_at(uint32_t form, size_t b)
+{
+	return b / NSV_CPU_SUPER *
+		(nsv_cpu_head_len(form) + NSV_CPU_SUPER * nsv_cpu_block_len(form));
+}
+
+static inline size_t nsv_cpu_block_at(uint32_t form, size_t b)
+{
+	return nsv_cpu_head_at(form, b) + nsv_cpu_head_len(form) +
+		b % NSV_CPU_SUPER * nsv_cpu_block_len(form);
 }
 
 static inline size_t nsv_cpu_n_block(uint32_t n_in)

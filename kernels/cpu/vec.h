@@ -77,6 +77,12 @@ ALWAYS_INLINE vf vf_load_bf16(const void *p)
 		_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256(p)), 16));
 }
 
+/* Sixteen signed bytes. */
+ALWAYS_INLINE vf vf_load_s8(const void *p)
+{
+	return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(p)));
+}
+
 ALWAYS_INLINE vf vf_add(vf a, vf b)
 {
 	return _mm512_add_ps(a, b);
@@ -216,6 +222,13 @@ ALWAYS_INLINE vf vf_load_bf16(const void *p)
 	__m256i hi = _mm256_cvtepu16_epi32(_mm_loadu_si128(q + 1));
 	return (vf){_mm256_castsi256_ps(_mm256_slli_epi32(lo, 16)),
 		_mm256_castsi256_ps(_mm256_slli_epi32(hi, 16))};
+}
+
+ALWAYS_INLINE vf vf_load_s8(const void *p)
+{
+	__m128i b = _mm_loadu_si128(p);
+	return (vf){_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(b)),
+		_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_srli_si128(b, 8)))};
 }
 
 ALWAYS_INLINE vf vf_add(vf a, vf b)
@@ -368,6 +381,11 @@ ALWAYS_INLINE vf vf_load_f16(const void *p)
 ALWAYS_INLINE vf vf_load_bf16(const void *p)
 {
 	VF_EACH(nsv_load_elem(NSV_BF16, p, i));
+}
+
+ALWAYS_INLINE vf vf_load_s8(const void *p)
+{
+	VF_EACH((float)((const int8_t *)p)[i]);
 }
 
 ALWAYS_INLINE vf vf_add(vf a, vf b)
