@@ -10,9 +10,13 @@ static const struct nsv_dtype_info infos[] = {
 	{NSV_Q5_0, "Q5_0", 32, 22},
 	{NSV_Q5_1, "Q5_1", 32, 24},
 	{NSV_Q8_0, "Q8_0", 32, 34},
+	{NSV_Q2_K, "Q2_K", 256, 84},
+	{NSV_Q3_K, "Q3_K", 256, 110},
 	{NSV_Q4_K, "Q4_K", 256, 144},
 	{NSV_Q5_K, "Q5_K", 256, 176},
 	{NSV_Q6_K, "Q6_K", 256, 210},
+	{NSV_IQ4_NL, "IQ4_NL", 32, 18},
+	{NSV_IQ4_XS, "IQ4_XS", 256, 136},
 };
 
 /* By GGUF number; NULL: a number that was removed from the format. */

@@ -20,9 +20,13 @@ enum nsv_dtype {
 	NSV_Q5_0 = 6,
 	NSV_Q5_1 = 7,
 	NSV_Q8_0 = 8,
+	NSV_Q2_K = 10,
+	NSV_Q3_K = 11,
 	NSV_Q4_K = 12,
 	NSV_Q5_K = 13,
 	NSV_Q6_K = 14,
+	NSV_IQ4_NL = 20,
+	NSV_IQ4_XS = 23,
 	NSV_BF16 = 30,
 };
 

@@ -15,24 +15,49 @@ ALWAYS_INLINE void prefetch_block(const uint8_t *block, size_t block_len)
 
 /* What the sums of a block are multiplied with, of 16 rows; [1] where halves of it differ. */
 struct factors {
-	vf d[2], m;
+	vf d[2], m[2];
 };
 
-/* From the scales of a block and the head before it. */
-ALWAYS_INLINE void load_factors(
+/* From the head of a block and its scales, of a form that has a head. */
+ALWAYS_INLINE void load_small_factors(
 	struct factors *f, const uint8_t *scales, const uint8_t *head, uint32_t form)
 {
-	const bool has_head = nsv_cpu_head_len(form) > 0;
-	const uint8_t *second = scales + NSV_CPU_PANEL, *wide = has_head ? head : scales;
-	vf d = vf_load_f16(wide);
-	f->d[0] = has_head ? vf_mul(d, vf_load_s8(scales)) : d;
+	const uint8_t *second = scales + NSV_CPU_PANEL;
+	vf d = vf_load_f16(head);
+	f->d[0] = nsv_cpu_is_scaled(form) ? d : vf_mul(d, vf_load_s8(scales));
 	if (form == NSV_CPU_Q6_K)
 		f->d[1] = vf_mul(d, vf_load_s8(second));
 	if (!nsv_cpu_has_m(form))
 		return;
-	f->m = vf_load_f16(wide + 2 * NSV_CPU_PANEL);
-	if (has_head)
-		f->m = vf_mul(f->m, vf_load_s8(second));
+	vf m = vf_load_f16(head + 2 * NSV_CPU_PANEL);
+	if (form == NSV_CPU_Q2_K) {
+		f->m[0] = vf_mul(m, vf_load_high4(scales));
+		f->m[1] = vf_mul(m, vf_load_high4(second));
+	} else {
+		f->m[0] = vf_mul(m, vf_load_s8(second));
+	}
+}
+
+ALWAYS_INLINE void load_factors(
+	struct factors *f, const uint8_t *scales, const uint8_t *head, uint32_t form)
+{
+	if (nsv_cpu_head_len(form)) {
+		load_small_factors(f, scales, head, form);
+		return;
+	}
+	f->d[0] = vf_load_f16(scales);
+	if (nsv_cpu_has_m(form))
+		f->m[0] = vf_load_f16(scales + 2 * NSV_CPU_PANEL);
+}
+
+/* acc and what m adds for a block of activations, of a form that has m. */
+ALWAYS_INLINE vf add_m(
+	vf acc, const struct factors *f, const struct nsv_cpu_scale *x, uint32_t form)
+{
+	if (form != NSV_CPU_Q2_K)
+		return vf_fma(f->m[0], vf_set1(x->d_sum), acc);
+	acc = vf_fma(f->m[0], vf_set1(x->d * (float)x->sum[0]), acc);
+	return vf_fma(f->m[1], vf_set1(x->d * (float)x->sum[1]), acc);
 }
 
 #if defined(__AVX512BW__)
@@ -48,7 +73,25 @@ ALWAYS_INLINE __m512i take_bits(const uint8_t *p, uint32_t from, uint32_t n, uin
 	return _mm512_and_si512(v, _mm512_set1_epi8((char)(((1u << n) - 1u) << to)));
 }
 
-/* Vector j of a block's q: inputs 4j .. 4j+3 of 16 rows. */
+/* Unpacked q of the 16 rows whose scales are given. A pair of bytes is multiplied as one number of
+ * 16 bits: each product comes out within its byte, so nothing is carried between them. */
+ALWAYS_INLINE __m512i scale_quants(__m512i q, const uint8_t *scales, uint32_t form)
+{
+	__m128i bytes = _mm_loadu_si128((const __m128i *)(const void *)scales);
+	__m512i s, add;
+	if (form == NSV_CPU_Q2_K)
+		s = _mm512_cvtepu8_epi32(_mm_and_si128(bytes, _mm_set1_epi8(15)));
+	else
+		s = _mm512_cvtepi8_epi32(bytes);
+	s = _mm512_mask_blend_epi16(0xaaaaaaaa, s, _mm512_slli_epi32(s, 16));
+	q = _mm512_mullo_epi16(q, s);
+	if (form == NSV_CPU_Q2_K)
+		return q;
+	add = _mm512_sub_epi16(_mm512_set1_epi16(128), _mm512_slli_epi16(s, 2));
+	return _mm512_add_epi16(q, _mm512_add_epi16(add, _mm512_slli_epi16(add, 8)));
+}
+
+/* Vector j of a block's unpacked q: inputs 4j .. 4j+3 of 16 rows. */
 ALWAYS_INLINE __m512i load_quants(const uint8_t *block, uint32_t j, uint32_t form)
 {
 	const uint32_t bits = nsv_cpu_bits(form), fours = bits & 4;
@@ -65,6 +108,12 @@ ALWAYS_INLINE __m512i load_quants(const uint8_t *block, uint32_t j, uint32_t for
 		memcpy(&ones, block + nsv_cpu_ones_at(bits) + j * 8, sizeof(ones));
 		q = _mm512_mask_add_epi8(q, ones, q, _mm512_set1_epi8((char)(1u << (bits - 1))));
 	}
+	if (nsv_cpu_is_coded(form))
+		return _mm512_shuffle_epi8(
+			_mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)nsv_cpu_iq4)), q);
+	if (nsv_cpu_is_scaled(form))
+		return scale_quants(
+			q, block + nsv_cpu_q_len(form) + j / 4 * NSV_CPU_PANEL, form);
 	return q;
 }
 

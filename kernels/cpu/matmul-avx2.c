@@ -45,16 +45,40 @@ ALWAYS_INLINE __m256i take_bits(const uint8_t *p, uint32_t from, uint32_t n, uin
 	return _mm256_and_si256(v, _mm256_set1_epi8((char)(((1u << n) - 1u) << to)));
 }
 
-/* Half a vector of q; of all 8 bits: q - 128. */
-ALWAYS_INLINE __m256i unpack_half(const uint8_t *block, uint32_t j, uint32_t half, uint32_t form)
+/* q of 8 rows times the scales that are given, as block.h's scale_quants does; of Q3_K the 128 is
+ * taken off again. */
+ALWAYS_INLINE __m256i scale_half(__m256i q, const uint8_t *scales, uint32_t form)
+{
+	__m128i bytes = _mm_loadl_epi64((const __m128i *)(const void *)scales);
+	__m256i s, add;
+	if (form == NSV_CPU_Q2_K)
+		s = _mm256_cvtepu8_epi32(_mm_and_si128(bytes, _mm_set1_epi8(15)));
+	else
+		s = _mm256_cvtepi8_epi32(bytes);
+	s = _mm256_blend_epi16(s, _mm256_slli_epi32(s, 16), 0xaa);
+	q = _mm256_mullo_epi16(q, s);
+	if (form == NSV_CPU_Q2_K)
+		return q;
+	add = _mm256_sub_epi16(_mm256_set1_epi16(128), _mm256_slli_epi16(s, 2));
+	q = _mm256_add_epi16(q, _mm256_add_epi16(add, _mm256_slli_epi16(add, 8)));
+	return _mm256_xor_si256(q, _mm256_set1_epi8((char)0x80));
+}
+
+/* The values that q numbers. */
+ALWAYS_INLINE __m256i decode_half(__m256i q)
+{
+	const __m256i plus_128 = _mm256_broadcastsi128_si256(
+		_mm_loadu_si128((const __m128i *)(const void *)nsv_cpu_iq4));
+	return _mm256_shuffle_epi8(_mm256_xor_si256(plus_128, _mm256_set1_epi8((char)0x80)), q);
+}
+
+/* Half a vector of stored q of fewer than 8 bits, put together from its parts. */
+ALWAYS_INLINE __m256i load_half(const uint8_t *block, uint32_t j, uint32_t half, uint32_t form)
 {
 	const uint32_t bits = nsv_cpu_bits(form), fours = bits & 4;
 	const uint8_t *p = block + half * 32;
 	uint32_t ones;
 	__m256i q = _mm256_setzero_si256();
-	if (bits == 8)
-		return _mm256_xor_si256(
-			take_bits(p + j * 64, 0, 8, 0), _mm256_set1_epi8((char)0x80));
 	if (fours)
 		q = take_bits(p + j / 2 * 64, j % 2 * 4, 4, 0);
 	if (bits & 2)
@@ -65,6 +89,19 @@ ALWAYS_INLINE __m256i unpack_half(const uint8_t *block, uint32_t j, uint32_t hal
 		q = _mm256_or_si256(q, spread_bits(ones, 1u << (bits - 1)));
 	}
 	return q;
+}
+
+/* Half a vector of unpacked q; of all 8 bits: q - 128. */
+ALWAYS_INLINE __m256i unpack_half(const uint8_t *block, uint32_t j, uint32_t half, uint32_t form)
+{
+	const uint8_t *scales = block + nsv_cpu_q_len(form) + j / 4 * NSV_CPU_PANEL + half * 8;
+	if (form == NSV_CPU_Q8_D)
+		return _mm256_xor_si256(take_bits(block + j * 64 + half * 32, 0, 8, 0),
+			_mm256_set1_epi8((char)0x80));
+	__m256i q = load_half(block, j, half, form);
+	if (nsv_cpu_is_coded(form))
+		return decode_half(q);
+	return nsv_cpu_is_scaled(form) ? scale_half(q, scales, form) : q;
 }
 
 ALWAYS_INLINE void unpack(struct quants *q, const uint8_t *block, uint32_t form)

@@ -106,7 +106,7 @@ ALWAYS_INLINE void add_block(vf *acc, sums s, const struct factors *f,
 		if (form == NSV_CPU_Q6_K)
 			acc[r] = vf_fma(vf_mul(f->d[1], dx), load_sum(s[1][r]), acc[r]);
 		else if (nsv_cpu_has_m(form))
-			acc[r] = vf_fma(f->m, vf_set1(x[r].d_sum), acc[r]);
+			acc[r] = add_m(acc[r], f, &x[r], form);
 	}
 }
 
@@ -182,6 +182,10 @@ FORM(NSV_CPU_Q5_D)
 FORM(NSV_CPU_Q5_DM)
 FORM(NSV_CPU_Q5_K)
 FORM(NSV_CPU_Q8_D)
+FORM(NSV_CPU_IQ4_NL)
+FORM(NSV_CPU_IQ4_XS)
+FORM(NSV_CPU_Q2_K)
+FORM(NSV_CPU_Q3_K)
 FORM(NSV_CPU_Q6_K)
 #undef FORM
 
@@ -194,6 +198,10 @@ static const struct form_fns form_fns[] = {
 	FNS(NSV_CPU_Q5_DM),
 	FNS(NSV_CPU_Q5_K),
 	FNS(NSV_CPU_Q8_D),
+	FNS(NSV_CPU_IQ4_NL),
+	FNS(NSV_CPU_IQ4_XS),
+	FNS(NSV_CPU_Q2_K),
+	FNS(NSV_CPU_Q3_K),
 	FNS(NSV_CPU_Q6_K),
 };
 #undef FNS

@@ -13,7 +13,7 @@
  * The order, and so the numerics id: for each block of 32 inputs, growing,
  *     acc = fma(d * dx, isum, acc), where isum = sum of (q - zero) * x, exact; for types that
  *         have a d for each half of the block, once a half;
- *     acc = fma(m, dx * xsum, acc), for types that have m. */
+ *     acc = fma(m, dx * xsum, acc), for types that have m; of Q2_K once a half. */
 #include "kernels/backend.h"
 #include "kernels/cpu/block.h"
 #include "kernels/cpu/cpu.h"
@@ -116,7 +116,7 @@ ALWAYS_INLINE vf add_block(vf acc, const struct quants *q, const struct factors 
 		return vf_fma(vf_mul(f->d[1], dx), half, acc);
 	}
 	acc = vf_fma(vf_mul(f->d[0], dx), block_sum(q, x, 0, 8, form, s->sum[0] + s->sum[1]), acc);
-	return nsv_cpu_has_m(form) ? vf_fma(f->m, vf_set1(s->d_sum), acc) : acc;
+	return nsv_cpu_has_m(form) ? add_m(acc, f, s, form) : acc;
 }
 
 /* `rows` and `form` are constants wherever this is expanded. */
@@ -214,6 +214,10 @@ FORM(NSV_CPU_Q5_D)
 FORM(NSV_CPU_Q5_DM)
 FORM(NSV_CPU_Q5_K)
 FORM(NSV_CPU_Q8_D)
+FORM(NSV_CPU_IQ4_NL)
+FORM(NSV_CPU_IQ4_XS)
+FORM(NSV_CPU_Q2_K)
+FORM(NSV_CPU_Q3_K)
 FORM(NSV_CPU_Q6_K)
 FORM(NSV_CPU_F32)
 FORM(NSV_CPU_F16)
@@ -230,6 +234,10 @@ static rows_fn *const rows_fns[] = {
 	[NSV_CPU_Q5_DM] = rows_NSV_CPU_Q5_DM,
 	[NSV_CPU_Q5_K] = rows_NSV_CPU_Q5_K,
 	[NSV_CPU_Q8_D] = rows_NSV_CPU_Q8_D,
+	[NSV_CPU_IQ4_NL] = rows_NSV_CPU_IQ4_NL,
+	[NSV_CPU_IQ4_XS] = rows_NSV_CPU_IQ4_XS,
+	[NSV_CPU_Q2_K] = rows_NSV_CPU_Q2_K,
+	[NSV_CPU_Q3_K] = rows_NSV_CPU_Q3_K,
 	[NSV_CPU_Q6_K] = rows_NSV_CPU_Q6_K,
 	[NSV_CPU_F32] = rows_NSV_CPU_F32,
 	[NSV_CPU_F16] = rows_NSV_CPU_F16,

@@ -35,11 +35,25 @@ ALWAYS_INLINE uint32_t load_quant(const uint8_t *block, uint32_t j, uint32_t i, 
 	return q;
 }
 
+/* What it is multiplied as. */
+ALWAYS_INLINE uint32_t unpack_quant(const uint8_t *block, uint32_t j, uint32_t i, uint32_t form)
+{
+	const uint8_t *scales = block + nsv_cpu_q_len(form) + j / 4 * NSV_CPU_PANEL;
+	uint32_t q = load_quant(block, j, i, form);
+	if (nsv_cpu_is_coded(form))
+		return nsv_cpu_iq4[q];
+	if (form == NSV_CPU_Q2_K)
+		return q * (scales[i / 4] & 15u);
+	if (form == NSV_CPU_Q3_K)
+		return (uint32_t)(((int32_t)q - 4) * (int8_t)scales[i / 4] + 128);
+	return q;
+}
+
 ALWAYS_INLINE void unpack(struct quants *q, const uint8_t *block, uint32_t form)
 {
 	for (uint32_t j = 0; j < 8; j++)
 		for (uint32_t i = 0; i < 64; i++)
-			q->v[j][i] = (uint8_t)load_quant(block, j, i, form);
+			q->v[j][i] = (uint8_t)unpack_quant(block, j, i, form);
 }
 
 ALWAYS_INLINE vi dot(const struct quants *q, const int8_t *x, uint32_t first, uint32_t end,

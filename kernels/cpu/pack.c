@@ -3,6 +3,9 @@
 #include "kernels/cpu/pack.h"
 #include "kernels/half.h"
 
+const uint8_t nsv_cpu_iq4[16] = {
+	1, 24, 45, 63, 79, 93, 106, 118, 129, 141, 153, 166, 181, 197, 217, 241};
+
 /* ---- Reading stored blocks -------------------------------------------------------------- */
 
 static void read_nibbles(const uint8_t *p, uint8_t *q)
@@ -43,6 +46,34 @@ static void read_q8(const uint8_t *p, struct nsv_cpu_block *ret)
 		ret->q[i] = p[2 + i] ^ 0x80;
 }
 
+/* The j-th of 8 blocks of a Q2_K super-block: a half has four, which share bytes. */
+static void read_k2(const uint8_t *p, size_t j, struct nsv_cpu_block *ret)
+{
+	const uint8_t *s = p + 2 * j, *q = p + 16 + j / 4 * 32;
+	set_scales(ret, nsv_load_f16(p + 80), -nsv_load_f16(p + 82));
+	for (int i = 0; i < 2; i++) {
+		ret->scale[i] = (int8_t)(s[i] & 15);
+		ret->min[i] = (int8_t)(s[i] >> 4);
+	}
+	for (int i = 0; i < 32; i++)
+		ret->q[i] = q[i] >> (j % 4 * 2) & 3u;
+}
+
+/* Of Q3_K likewise, and a third bit; scales of 6 bits, the low four and the high two apart. The
+ * signs of d and scale are turned. */
+static void read_k3(const uint8_t *p, size_t j, struct nsv_cpu_block *ret)
+{
+	const uint8_t *s = p + 96, *q = p + 32 + j / 4 * 32;
+	set_scales(ret, -nsv_load_f16(p + 108), 0);
+	for (size_t i = 0; i < 2; i++) {
+		size_t k = 2 * j + i;
+		int low = s[k % 8] >> (k / 8 * 4) & 15, high = s[8 + k % 4] >> (k / 4 * 2) & 3;
+		ret->scale[i] = (int8_t)(32 - (low | high << 4));
+	}
+	for (int i = 0; i < 32; i++)
+		ret->q[i] = (uint8_t)((q[i] >> (j % 4 * 2) & 3) | (p[i] >> j & 1) << 2);
+}
+
 /* The j-th of 8 blocks of a Q4_K or Q5_K super-block: scales of 6 bits, the last 4 in two parts. */
 static void read_k45(uint32_t dtype, const uint8_t *p, size_t j, struct nsv_cpu_block *ret)
 {
@@ -79,19 +110,44 @@ static void read_k6(const uint8_t *p, size_t j, struct nsv_cpu_block *ret)
 	}
 }
 
+/* The j-th of 8 blocks of an IQ4_XS super-block: scales of 6 bits, the high two before the low four.
+ */
+static void read_iq4_xs(const uint8_t *p, size_t j, struct nsv_cpu_block *ret)
+{
+	int low = p[4 + j / 2] >> (j % 2 * 4) & 15, high = p[2 + j / 4] >> (j % 4 * 2) & 3;
+	set_scales(ret, nsv_load_f16(p), 0);
+	ret->scale[0] = ret->scale[1] = (int8_t)((low | high << 4) - 32);
+	read_nibbles(p + 8 + 16 * j, ret->q);
+}
+
 void nsv_cpu_read_block(uint32_t dtype, const void *row, size_t b, struct nsv_cpu_block *ret)
 {
 	const struct nsv_dtype_info *info = nsv_dtype_info(dtype);
 	size_t per = info->n_elem / NSV_CPU_BLOCK;
 	const uint8_t *p = (const uint8_t *)row + b / per * info->n_byte;
-	if (dtype == NSV_Q8_0)
+	switch (dtype) {
+	case NSV_Q8_0:
 		read_q8(p, ret);
-	else if (dtype == NSV_Q4_K || dtype == NSV_Q5_K)
+		break;
+	case NSV_Q2_K:
+		read_k2(p, b % per, ret);
+		break;
+	case NSV_Q3_K:
+		read_k3(p, b % per, ret);
+		break;
+	case NSV_Q4_K:
+	case NSV_Q5_K:
 		read_k45(dtype, p, b % per, ret);
-	else if (dtype == NSV_Q6_K)
+		break;
+	case NSV_Q6_K:
 		read_k6(p, b % per, ret);
-	else
+		break;
+	case NSV_IQ4_XS:
+		read_iq4_xs(p, b % per, ret);
+		break;
+	default: /* IQ4_NL too: a block of it looks like one of Q4_0 */
 		read_q4_q5(dtype, p, ret);
+	}
 }
 
 /* ---- Sizes ------------------------------------------------------------------------------ */
@@ -103,6 +159,10 @@ static uint32_t form_of(uint32_t dtype)
 		return NSV_CPU_Q4_D;
 	case NSV_Q4_1:
 		return NSV_CPU_Q4_DM;
+	case NSV_Q2_K:
+		return NSV_CPU_Q2_K;
+	case NSV_Q3_K:
+		return NSV_CPU_Q3_K;
 	case NSV_Q4_K:
 		return NSV_CPU_Q4_K;
 	case NSV_Q5_0:
@@ -115,6 +175,10 @@ static uint32_t form_of(uint32_t dtype)
 		return NSV_CPU_Q8_D;
 	case NSV_Q6_K:
 		return NSV_CPU_Q6_K;
+	case NSV_IQ4_NL:
+		return NSV_CPU_IQ4_NL;
+	case NSV_IQ4_XS:
+		return NSV_CPU_IQ4_XS;
 	case NSV_F16:
 		return NSV_CPU_F16;
 	case NSV_BF16:
@@ -126,7 +190,8 @@ static uint32_t form_of(uint32_t dtype)
 
 int32_t nsv_cpu_value(uint32_t dtype, uint8_t q)
 {
-	return q - nsv_cpu_forms[form_of(dtype)].zero;
+	uint32_t form = form_of(dtype);
+	return nsv_cpu_is_coded(form) ? nsv_cpu_iq4[q] - 128 : q - nsv_cpu_forms[form].zero;
 }
 
 static size_t panel_len(uint32_t form, uint32_t n_in)
@@ -221,6 +286,22 @@ static void put_q(uint32_t bits, uint8_t *block, uint32_t row, const uint8_t *q)
 	}
 }
 
+/* The bytes of a block's scales, of one row. */
+static void put_small_scales(
+	uint32_t form, uint8_t *p, uint32_t row, const struct nsv_cpu_block *b)
+{
+	uint8_t first = (uint8_t)b->scale[0], second = (uint8_t)b->scale[1];
+	if (form == NSV_CPU_Q2_K) {
+		first |= (uint8_t)(b->min[0] << 4);
+		second |= (uint8_t)(b->min[1] << 4);
+	} else if (nsv_cpu_has_m(form)) {
+		second = (uint8_t)b->min[0];
+	}
+	p[row] = first;
+	if (form != NSV_CPU_IQ4_XS)
+		p[NSV_CPU_PANEL + row] = second;
+}
+
 /* Into the block's scales at p, and the head of the block. */
 static void put_scales(uint32_t form, uint8_t *p, uint8_t *head, uint32_t row,
 	const struct nsv_cpu_block *b)
@@ -229,10 +310,8 @@ static void put_scales(uint32_t form, uint8_t *p, uint8_t *head, uint32_t row,
 	nsv_store_elem(NSV_F16, wide, row, b->d);
 	if (nsv_cpu_has_m(form))
 		nsv_store_elem(NSV_F16, wide + 2 * NSV_CPU_PANEL, row, b->m);
-	if (!nsv_cpu_head_len(form))
-		return;
-	p[row] = (uint8_t)b->scale[0];
-	p[NSV_CPU_PANEL + row] = (uint8_t)(nsv_cpu_has_m(form) ? b->min[0] : b->scale[1]);
+	if (nsv_cpu_head_len(form))
+		put_small_scales(form, p, row, b);
 }
 
 static void pack_quant_row(const struct nsv_matrix *m, const struct nsv_cpu_mat *mat,

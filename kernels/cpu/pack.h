@@ -19,6 +19,10 @@
  *     head   | 16 d in f16 | 16 m in f16, of types that have them
  *     block  | q of 16 rows | 16 bytes a scale: of d, then of m; or of d of each half of the block
  *
+ * What multiplies the activations is the unpacked q: of IQ4 types the value that q numbers, + 128;
+ * of Q2_K and Q3_K q - zero times its half's scale, which fits 8 bits (of Q3_K with the sign of d and
+ * scale turned, so that -4 * -32 does too, + 128): so the whole block has one d.
+ *
  * Float weights: a panel is (n_in, 16), in the type they are stored in. A matrix is padded with
  * zero rows to whole panels.
  *
@@ -44,9 +48,13 @@ enum nsv_cpu_form {
 	NSV_CPU_Q5_D,
 	NSV_CPU_Q5_DM,
 	NSV_CPU_Q8_D,
-	NSV_CPU_Q4_K, /* from here on with a head; a scale of d and of m */
+	NSV_CPU_IQ4_NL, /* a d; q numbers one of nsv_cpu_iq4 */
+	NSV_CPU_IQ4_XS, /* from here on with a head; a scale of d, q as before */
+	NSV_CPU_Q2_K,   /* of each half 4 bits for d and 4 for m, which share a byte */
+	NSV_CPU_Q3_K,   /* of each half a scale of d */
+	NSV_CPU_Q4_K,   /* a scale of d and of m */
 	NSV_CPU_Q5_K,
-	NSV_CPU_Q6_K, /* a scale of d for each half of the block */
+	NSV_CPU_Q6_K,   /* of each half a scale of d */
 	NSV_CPU_F32,
 	NSV_CPU_F16,
 	NSV_CPU_BF16,
@@ -87,6 +95,8 @@ struct nsv_cpu_block {
 
 /* Block b of a stored row of a quantised type. */
 void nsv_cpu_read_block(uint32_t dtype, const void *row, size_t b, struct nsv_cpu_block *ret);
+/* The sixteen values of IQ4 types, + 128. */
+extern const uint8_t nsv_cpu_iq4[16];
 /* What a q of that type stands for. */
 int32_t nsv_cpu_value(uint32_t dtype, uint8_t q);
 
@@ -109,6 +119,10 @@ static const struct nsv_cpu_form_info nsv_cpu_forms[] = {
 	[NSV_CPU_Q5_D] = {5, 16, 32, 0, false},
 	[NSV_CPU_Q5_DM] = {5, 0, 64, 0, true},
 	[NSV_CPU_Q8_D] = {8, 128, 32, 0, false},
+	[NSV_CPU_IQ4_NL] = {4, 0, 32, 0, false},
+	[NSV_CPU_IQ4_XS] = {4, 0, 16, 32, false},
+	[NSV_CPU_Q2_K] = {2, 0, 32, 64, true},
+	[NSV_CPU_Q3_K] = {3, 4, 32, 32, false},
 	[NSV_CPU_Q4_K] = {4, 0, 32, 64, true},
 	[NSV_CPU_Q5_K] = {5, 0, 32, 64, true},
 	[NSV_CPU_Q6_K] = {6, 32, 32, 32, false},
@@ -146,10 +160,21 @@ static inline size_t nsv_cpu_head_len(uint32_t form)
 	return nsv_cpu_forms[form].head_len;
 }
 
+/* Does q number a value of nsv_cpu_iq4? Is it multiplied with its scale when it is unpacked? */
+static inline bool nsv_cpu_is_coded(uint32_t form)
+{
+	return form == NSV_CPU_IQ4_NL || form == NSV_CPU_IQ4_XS;
+}
+
+static inline bool nsv_cpu_is_scaled(uint32_t form)
+{
+	return form == NSV_CPU_Q2_K || form == NSV_CPU_Q3_K;
+}
+
 /* Does an unpacked q take all 8 bits? What is subtracted from it then and else. */
 static inline bool nsv_cpu_is_wide(uint32_t form)
 {
-	return form == NSV_CPU_Q8_D;
+	return form == NSV_CPU_Q8_D || form == NSV_CPU_Q3_K || nsv_cpu_is_coded(form);
 }
 
 static inline uint32_t nsv_cpu_zero(uint32_t form)

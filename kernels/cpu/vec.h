@@ -83,6 +83,13 @@ ALWAYS_INLINE vf vf_load_s8(const void *p)
 	return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(p)));
 }
 
+/* The high halves of sixteen bytes. */
+ALWAYS_INLINE vf vf_load_high4(const void *p)
+{
+	return _mm512_cvtepi32_ps(
+		_mm512_srli_epi32(_mm512_cvtepu8_epi32(_mm_loadu_si128(p)), 4));
+}
+
 ALWAYS_INLINE vf vf_add(vf a, vf b)
 {
 	return _mm512_add_ps(a, b);
@@ -229,6 +236,14 @@ ALWAYS_INLINE vf vf_load_s8(const void *p)
 	__m128i b = _mm_loadu_si128(p);
 	return (vf){_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(b)),
 		_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_srli_si128(b, 8)))};
+}
+
+ALWAYS_INLINE vf vf_load_high4(const void *p)
+{
+	__m128i b = _mm_and_si128(
+		_mm_srli_epi16(_mm_loadu_si128((const __m128i *)p), 4), _mm_set1_epi8(15));
+	return (vf){_mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(b)),
+		_mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_srli_si128(b, 8)))};
 }
 
 ALWAYS_INLINE vf vf_add(vf a, vf b)
@@ -386,6 +401,11 @@ ALWAYS_INLINE vf vf_load_bf16(const void *p)
 ALWAYS_INLINE vf vf_load_s8(const void *p)
 {
 	VF_EACH((float)((const int8_t *)p)[i]);
+}
+
+ALWAYS_INLINE vf vf_load_high4(const void *p)
+{
+	VF_EACH((float)(((const uint8_t *)p)[i] >> 4));
 }
 
 ALWAYS_INLINE vf vf_add(vf a, vf b)

@@ -119,6 +119,67 @@ static void dequant_q6_k(const uint8_t *b, float *out)
 	}
 }
 
+/* 16 bytes of scales (low half) and minima (high), 64 of pairs, d, dmin; in two halves of 128
+ * elements. */
+static void dequant_q2_k(const uint8_t *b, float *out)
+{
+	float d = nsv_load_f16(b + 80), dmin = nsv_load_f16(b + 82);
+	for (int i = 0; i < 256; i++) {
+		int half = i / 128, quarter = i % 128 / 32, l = i % 32;
+		int q = b[16 + half * 32 + l] >> (quarter * 2) & 3;
+		out[i] = d * (float)(b[i / 16] & 15) * (float)q - dmin * (float)(b[i / 16] >> 4);
+	}
+}
+
+/* The i-th of 16 scales of 6 bits: the low four of 8 and 8 in halves of 8 bytes, then the high two of
+ * every fourth in a byte. */
+static int q3_k_scale(const uint8_t *s, int i)
+{
+	int low = s[i % 8] >> (i / 8 * 4) & 15, high = s[8 + i % 4] >> (i / 4 * 2) & 3;
+	return (low | high << 4) - 32;
+}
+
+/* 32 bytes of third bits (bit j of byte i: element i of 32j), 64 of low pairs, 12 of scales, d. */
+static void dequant_q3_k(const uint8_t *b, float *out)
+{
+	float d = nsv_load_f16(b + 108);
+	for (int i = 0; i < 256; i++) {
+		int half = i / 128, quarter = i % 128 / 32, l = i % 32;
+		int low = b[32 + half * 32 + l] >> (quarter * 2) & 3, high = b[l] >> (i / 32) & 1;
+		out[i] = d * (float)q3_k_scale(b + 96, i / 16) * (float)((low | high << 2) - 4);
+	}
+}
+
+/* What the sixteen codes of the IQ4 types stand for. */
+static const int8_t iq4_values[16] = {
+	-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
+
+/* As Q4_0, but for the values. */
+static void dequant_iq4_nl(const uint8_t *b, float *out)
+{
+	float d = nsv_load_f16(b);
+	for (int i = 0; i < 16; i++) {
+		out[i] = d * (float)iq4_values[b[2 + i] & 15];
+		out[i + 16] = d * (float)iq4_values[b[2 + i] >> 4];
+	}
+}
+
+/* d, eight scales of 6 bits (high pairs in 2 bytes, then low halves in 4), and 16 bytes for each 32
+ * elements, as in IQ4_NL. */
+static void dequant_iq4_xs(const uint8_t *b, float *out)
+{
+	float d = nsv_load_f16(b);
+	for (int j = 0; j < 8; j++) {
+		int low = b[4 + j / 2] >> (j % 2 * 4) & 15, high = b[2 + j / 4] >> (j % 4 * 2) & 3;
+		float scale = d * (float)((low | high << 4) - 32);
+		const uint8_t *q = b + 8 + 16 * j;
+		for (int i = 0; i < 16; i++) {
+			out[32 * j + i] = scale * (float)iq4_values[q[i] & 15];
+			out[32 * j + i + 16] = scale * (float)iq4_values[q[i] >> 4];
+		}
+	}
+}
+
 static void (*dequant_of(uint32_t dtype))(const uint8_t *, float *)
 {
 	switch (dtype) {
@@ -136,12 +197,20 @@ static void (*dequant_of(uint32_t dtype))(const uint8_t *, float *)
 		return dequant_q5_1;
 	case NSV_Q8_0:
 		return dequant_q8_0;
+	case NSV_Q2_K:
+		return dequant_q2_k;
+	case NSV_Q3_K:
+		return dequant_q3_k;
 	case NSV_Q4_K:
 		return dequant_q4_k;
 	case NSV_Q5_K:
 		return dequant_q5_k;
 	case NSV_Q6_K:
 		return dequant_q6_k;
+	case NSV_IQ4_NL:
+		return dequant_iq4_nl;
+	case NSV_IQ4_XS:
+		return dequant_iq4_xs;
 	default:
 		return dequant_f32;
 	}

@@ -21,8 +21,8 @@ void t_fill_normal(float *x, size_t n, float scale)
 		x[i] = scale * t_normal();
 }
 
-const uint32_t t_dtypes[11] = {NSV_F32, NSV_F16, NSV_BF16, NSV_Q4_0, NSV_Q4_1, NSV_Q5_0, NSV_Q5_1,
-	NSV_Q8_0, NSV_Q4_K, NSV_Q5_K, NSV_Q6_K};
+const uint32_t t_dtypes[T_N_DTYPE] = {NSV_F32, NSV_F16, NSV_BF16, NSV_Q4_0, NSV_Q4_1, NSV_Q5_0,
+	NSV_Q5_1, NSV_Q8_0, NSV_IQ4_NL, NSV_IQ4_XS, NSV_Q2_K, NSV_Q3_K, NSV_Q4_K, NSV_Q5_K, NSV_Q6_K};
 
 static void put_f16(uint8_t *p, float f)
 {
@@ -30,31 +30,47 @@ static void put_f16(uint8_t *p, float f)
 	memcpy(p, &h, sizeof(h));
 }
 
+/* Where the d and the m of a block lie, and what a scale of 1 is divided by for each. */
+struct scales {
+	uint32_t dtype, d_at, m_at; /* m_at 0: the type has none */
+	float by_d, by_m;
+};
+
+static const struct scales all_scales[] = {
+	{NSV_Q4_0, 0, 0, 8, 0},
+	{NSV_Q4_1, 0, 2, 8, -1},
+	{NSV_Q5_0, 0, 0, 16, 0},
+	{NSV_Q5_1, 0, 2, 16, -1},
+	{NSV_Q8_0, 0, 0, 128, 0},
+	{NSV_Q2_K, 80, 82, 45, 15},
+	{NSV_Q3_K, 108, 0, 128, 0},
+	{NSV_Q4_K, 0, 2, 240, 30},
+	{NSV_Q5_K, 0, 2, 480, 30},
+	{NSV_Q6_K, 208, 0, 2000, 0},
+	{NSV_IQ4_NL, 0, 0, 127, 0},
+	{NSV_IQ4_XS, 0, 0, 4000, 0},
+};
+
 /* Makes a block of random bytes a sane one: its scales come from `scale`. */
 static void set_scales(uint32_t dtype, uint8_t *b, float scale)
 {
-	float s = scale * t_uniform(0.5f, 1.5f);
-	if (dtype == NSV_Q6_K) {
-		put_f16(b + 208, s / 2000.0f);
-		return;
-	}
-	if (dtype == NSV_Q4_K || dtype == NSV_Q5_K) {
-		put_f16(b, s / (dtype == NSV_Q4_K ? 240.0f : 480.0f));
-		put_f16(b + 2, s / 30.0f);
-		return;
-	}
-	put_f16(b, s / (dtype == NSV_Q8_0 ? 128.0f : dtype >= NSV_Q5_0 ? 16.0f : 8.0f));
-	if (dtype == NSV_Q4_1 || dtype == NSV_Q5_1)
-		put_f16(b + 2, -s * t_uniform(0.8f, 1.2f));
+	const struct scales *s = all_scales;
+	while (s->dtype != dtype)
+		s++;
+	put_f16(b + s->d_at, scale * t_uniform(0.5f, 1.5f) / s->by_d);
+	if (s->m_at)
+		put_f16(b + s->m_at, scale * t_uniform(0.5f, 1.5f) / s->by_m);
 }
 
-/* One block in eight: all values equal (of 8 bits: -128), or no scale at all. */
+/* One block in four: all values and their scales equal, as large or small as they get (of 8 bits:
+ * -128), or scales that are no normal f16, or none at all. */
 static void fill_block(uint32_t dtype, uint8_t *b, size_t len, float scale)
 {
-	uint32_t kind = t_below(16);
+	static const uint8_t fills[] = {0x80, 0xff, 0x00};
+	uint32_t kind = t_below(20);
 	for (size_t i = 0; i < len; i++)
-		b[i] = kind == 0 ? 0x80 : kind == 1 ? 0xff : (uint8_t)t_rand();
-	set_scales(dtype, b, kind == 2 ? 0.0f : scale);
+		b[i] = kind < NSV_ARRAY_LEN(fills) ? fills[kind] : (uint8_t)t_rand();
+	set_scales(dtype, b, kind == 3 ? 0.0f : kind == 4 ? scale * 0x1p-14f : scale);
 }
 
 struct nsv_matrix t_matrix(uint32_t dtype, uint32_t n_out, uint32_t n_in, float scale)

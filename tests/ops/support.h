@@ -23,7 +23,9 @@ float t_uniform(float low, float high);
 float t_normal(void);
 void t_fill_normal(float *x, size_t n, float scale);
 
-extern const uint32_t t_dtypes[11];
+/* Every element type, floats first. */
+#define T_N_DTYPE 15
+extern const uint32_t t_dtypes[T_N_DTYPE];
 
 /* A random stored matrix; `data` is t_guard's. scale: of the weights, about. */
 struct nsv_matrix t_matrix(uint32_t dtype, uint32_t n_out, uint32_t n_in, float scale);

@@ -183,6 +183,8 @@ static void test_long_rows(void **unused)
 	check_size(NSV_Q4_1, 20, 4192, 33);
 	check_size(NSV_Q8_0, 35, 2080, 16 + t_below(16));
 	check_size(NSV_Q6_K, 17, 2304, 30);
+	check_size(NSV_Q2_K, 18, 2304, 17);
+	check_size(NSV_IQ4_XS, 16, 2304, 16);
 }
 
 /* Float weights have no blocks: any length. */
@@ -225,7 +227,7 @@ static void test_stacked(void **unused)
 	size_t n;
 	const struct nsv_backend *b = t_backends(&n);
 	struct nsv_matrix m[3] = {t_matrix(NSV_Q4_1, 70, 256, 0.2f), t_matrix(NSV_Q8_0, 5, 256, 0.2f),
-		t_matrix(NSV_Q6_K, 40, 256, 0.2f)};
+		t_matrix(t_below(2) ? NSV_Q6_K : NSV_Q3_K, 40, 256, 0.2f)};
 	float *x = make_x(20, 256);
 	(void)unused;
 	for (size_t i = 0; i < n; i++)
@@ -311,14 +313,16 @@ static void test_refused(void **unused)
 	const struct nsv_backend *b = t_backends(&n);
 	struct nsv_matrix m[2] = {{NSV_Q4_1, 8, 33, NULL}, {NSV_Q4_1, 8, 32, NULL}};
 	struct nsv_matrix other[2] = {{NSV_F32, 8, 64, NULL}, {NSV_F32, 8, 32, NULL}};
-	struct nsv_matrix none = {NSV_F32, 0, 64, NULL}, q2 = {10, 1, 256, NULL};
+	struct nsv_matrix none = {NSV_F32, 0, 64, NULL}, iq2 = {16, 1, 256, NULL};
+	struct nsv_matrix part = {NSV_Q2_K, 8, 128, NULL};
 	(void)unused;
 	for (size_t i = 0; i < n; i++) {
 		assert_int_equal(b[i].weight_len(m, 1, &len), -EINVAL);
 		assert_int_equal(b[i].weight_len(m + 1, 0, &len), -EINVAL);
 		assert_int_equal(b[i].weight_len(other, 2, &len), -EINVAL);
 		assert_int_equal(b[i].weight_len(&none, 1, &len), -EINVAL);
-		assert_int_equal(b[i].weight_len(&q2, 1, &len), -EINVAL);
+		assert_int_equal(b[i].weight_len(&iq2, 1, &len), -EINVAL);
+		assert_int_equal(b[i].weight_len(&part, 1, &len), -EINVAL);
 	}
 }
 

@@ -142,16 +142,30 @@ static float random_float(struct nsv_gguf_writer *w, float middle)
 	return middle + ((float)(next_random(w) >> 40) / (1 << 24) - 0.5f) * 0.2f;
 }
 
-/* Where the scales of a block of this type lie; the rest of it may be any bits. */
+/* Where the scale of a block of this type lies; the rest of it may be any bits. */
+static size_t scale_at(uint32_t dtype)
+{
+	switch (dtype) {
+	case NSV_Q2_K:
+		return 80;
+	case NSV_Q3_K:
+		return 108;
+	case NSV_Q6_K:
+		return 208;
+	default:
+		return 0;
+	}
+}
+
 static void put_scales(struct nsv_gguf_writer *w, uint32_t dtype, uint8_t *block)
 {
 	uint16_t scale = random_half(w), offset = random_half(w);
-	bool has_offset =
-		dtype == NSV_Q4_1 || dtype == NSV_Q5_1 || dtype == NSV_Q4_K || dtype == NSV_Q5_K;
+	bool has_offset = dtype == NSV_Q4_1 || dtype == NSV_Q5_1 || dtype == NSV_Q2_K ||
+		dtype == NSV_Q4_K || dtype == NSV_Q5_K;
 
-	memcpy(block + (dtype == NSV_Q6_K ? 208 : 0), &scale, sizeof(scale));
+	memcpy(block + scale_at(dtype), &scale, sizeof(scale));
 	if (has_offset)
-		memcpy(block + 2, &offset, sizeof(offset));
+		memcpy(block + scale_at(dtype) + 2, &offset, sizeof(offset));
 }
 
 static void put_block(struct nsv_gguf_writer *w, const struct nsv_dtype_info *info, float middle)

@@ -11,8 +11,8 @@ static void test_table(void **unused)
 		assert_int_equal(info->dtype, t_dtypes[i]);
 		assert_string_equal(info->name, nsv_dtype_name(t_dtypes[i]));
 	}
-	assert_null(nsv_dtype_info(10));
-	assert_string_equal(nsv_dtype_name(10), "Q2_K");
+	assert_null(nsv_dtype_info(16));
+	assert_string_equal(nsv_dtype_name(16), "IQ2_XXS");
 	assert_string_equal(nsv_dtype_name(30), "BF16");
 	assert_string_equal(nsv_dtype_name(4), "unknown");
 	assert_string_equal(nsv_dtype_name(UINT32_MAX), "unknown");
@@ -26,11 +26,20 @@ static void test_row_len(void **unused)
 	assert_int_equal(len, 360);
 	assert_int_equal(nsv_dtype_row_len(NSV_Q6_K, 512, &len), 0);
 	assert_int_equal(len, 420);
+	assert_int_equal(nsv_dtype_row_len(NSV_Q2_K, 768, &len), 0);
+	assert_int_equal(len, 252);
+	assert_int_equal(nsv_dtype_row_len(NSV_Q3_K, 256, &len), 0);
+	assert_int_equal(len, 110);
+	assert_int_equal(nsv_dtype_row_len(NSV_IQ4_NL, 96, &len), 0);
+	assert_int_equal(len, 54);
+	assert_int_equal(nsv_dtype_row_len(NSV_IQ4_XS, 512, &len), 0);
+	assert_int_equal(len, 272);
 	assert_int_equal(nsv_dtype_row_len(NSV_F32, 3, &len), 0);
 	assert_int_equal(len, 12);
 	assert_int_equal(nsv_dtype_row_len(NSV_Q4_1, 33, &len), -EINVAL);
 	assert_int_equal(nsv_dtype_row_len(NSV_Q4_K, 128, &len), -EINVAL);
-	assert_int_equal(nsv_dtype_row_len(10, 256, &len), -EINVAL);
+	assert_int_equal(nsv_dtype_row_len(NSV_IQ4_XS, 96, &len), -EINVAL);
+	assert_int_equal(nsv_dtype_row_len(16, 256, &len), -EINVAL);
 	assert_int_equal(nsv_dtype_row_len(NSV_F32, SIZE_MAX / 2, &len), -EOVERFLOW);
 	assert_int_equal(len, 12);
 }
@@ -175,6 +184,79 @@ static void check_q6_k(void)
 	check_block(NSV_Q6_K, block, want);
 }
 
+static void check_q2_k(void)
+{
+	uint8_t block[84] = {0};
+	float want[256];
+	put16(block + 80, 0.25f);
+	put16(block + 82, 0.5f);
+	for (int i = 0; i < 16; i++)
+		block[i] = (uint8_t)t_rand();
+	for (uint32_t i = 0; i < 256; i++) {
+		uint32_t q = t_below(4), scale = block[i / 16] & 15, min = block[i / 16] >> 4;
+		want[i] = 0.25f * (float)(scale * q) - 0.5f * (float)min;
+		block[16 + i / 128 * 32 + i % 32] |= (uint8_t)(q << (i % 128 / 32 * 2));
+	}
+	check_block(NSV_Q2_K, block, want);
+}
+
+/* Scales of 6 bits: the low four of the first 8 and the last 8 share bytes, the high two of every
+ * fourth share one. */
+static void check_q3_k(void)
+{
+	uint8_t block[110] = {0}, *low = block + 96, *high = block + 104;
+	int scale[16];
+	float want[256];
+	put16(block + 108, 0.125f);
+	for (int i = 0; i < 16; i++) {
+		uint32_t s = i == 0 ? 0 : t_below(64); /* 0 stands for -32 */
+		scale[i] = (int)s - 32;
+		low[i % 8] |= (uint8_t)((s & 15) << (i / 8 * 4));
+		high[i % 4] |= (uint8_t)(s >> 4 << (i / 4 * 2));
+	}
+	for (uint32_t i = 0; i < 256; i++) {
+		uint32_t q = i == 0 ? 0 : t_below(8);
+		want[i] = 0.125f * (float)(scale[i / 16] * ((int)q - 4));
+		block[i % 32] |= (uint8_t)(q >> 2 << i / 32);
+		block[32 + i / 128 * 32 + i % 32] |= (uint8_t)((q & 3) << (i % 128 / 32 * 2));
+	}
+	check_block(NSV_Q3_K, block, want);
+}
+
+static const int iq4[16] = {
+	-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
+
+static void check_iq4_nl(void)
+{
+	uint8_t block[18] = {0};
+	float want[32];
+	put16(block, 0.5f);
+	for (uint32_t i = 0; i < 32; i++) {
+		uint32_t q = t_below(16);
+		want[i] = 0.5f * (float)iq4[q];
+		block[2 + i % 16] |= (uint8_t)(q << (i / 16 * 4));
+	}
+	check_block(NSV_IQ4_NL, block, want);
+}
+
+static void check_iq4_xs(void)
+{
+	uint8_t block[136] = {0};
+	float want[256];
+	put16(block, 0.25f);
+	for (uint32_t j = 0; j < 8; j++) {
+		uint32_t s = t_below(64);
+		block[2 + j / 4] |= (uint8_t)(s >> 4 << (j % 4 * 2));
+		block[4 + j / 2] |= (uint8_t)((s & 15) << (j % 2 * 4));
+		for (uint32_t i = 0; i < 32; i++) {
+			uint32_t q = t_below(16);
+			want[32 * j + i] = 0.25f * (float)(((int)s - 32) * iq4[q]);
+			block[8 + 16 * j + i % 16] |= (uint8_t)(q << (i / 16 * 4));
+		}
+	}
+	check_block(NSV_IQ4_XS, block, want);
+}
+
 static void test_formats(void **unused)
 {
 	(void)unused;
@@ -187,6 +269,10 @@ static void test_formats(void **unused)
 		check_q4_q5_k(NSV_Q4_K);
 		check_q4_q5_k(NSV_Q5_K);
 		check_q6_k();
+		check_q2_k();
+		check_q3_k();
+		check_iq4_nl();
+		check_iq4_xs();
 	}
 }
 
