@@ -102,6 +102,7 @@ static struct nsv_client_chunk chunk_of(const struct nsv_request *r)
 	const struct nsv_stream *s = r->streams;
 
 	return (struct nsv_client_chunk){
+		.size = sizeof(struct nsv_client_chunk),
 		.text = (const char *)s[NSV_STREAM_TEXT].buf,
 		.text_len = s[NSV_STREAM_TEXT].len,
 		.tokens = (const int32_t *)s[NSV_STREAM_TOKENS].buf,
@@ -136,11 +137,21 @@ static int fail_timeout(struct nsv_request *r, int code)
 	return code;
 }
 
+static int check_size(struct nsv_request *r, const struct nsv_client_chunk *chunk)
+{
+	if (chunk->size != sizeof(*chunk))
+		return nsv_fail(&r->client->err, -EINVAL, "a chunk of %u bytes: its size is %zu",
+			chunk->size, sizeof(*chunk));
+	return 0;
+}
+
 int nsv_request_next(struct nsv_request *r, int timeout_ms, struct nsv_client_chunk *ret_chunk)
 {
 	/* What an unfinished nsv_request_collect has gathered is the first chunk. */
 	bool gathered = r->collecting && has_output(r);
 
+	if (check_size(r, ret_chunk) < 0)
+		return -EINVAL;
 	if (!gathered)
 		forget_buffers(r);
 	r->collecting = false;
@@ -153,8 +164,10 @@ int nsv_request_next(struct nsv_request *r, int timeout_ms, struct nsv_client_ch
 int nsv_request_collect(struct nsv_request *r, int timeout_ms, struct nsv_client_chunk *ret_chunk)
 {
 	int64_t deadline = nsv_deadline_ns(timeout_ms);
-	int ret;
+	int ret = check_size(r, ret_chunk);
 
+	if (ret < 0)
+		return ret;
 	if (!r->collecting)
 		forget_buffers(r);
 	r->collecting = true;

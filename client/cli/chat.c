@@ -56,7 +56,7 @@ static int keep_answer(struct chat *c, const char *text, size_t len)
 /* Prints and keeps the answer until its end. 0, or -errno. */
 static int stream_answer(struct chat *c, struct nsv_request *r)
 {
-	struct nsv_client_chunk chunk;
+	struct nsv_client_chunk chunk = {.size = sizeof(chunk)};
 
 	for (;;) {
 		if (interrupted) {

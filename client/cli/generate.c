@@ -144,7 +144,7 @@ static int prompt_tokens(struct generate *g, json_t **ret_list)
 {
 	unsigned int flags = g->sampling.params.flags & NSV_CLIENT_SPECIAL;
 	struct nsv_client_result result;
-	struct nsv_client_chunk chunk;
+	struct nsv_client_chunk chunk = {.size = sizeof(chunk)};
 	struct nsv_request *r;
 	int ret;
 
@@ -267,7 +267,7 @@ static int answer_json(struct generate *g, struct nsv_request *first, json_t *pr
 	for (uint32_t i = 0; ret == EXIT_DONE && i < g->sampling.params.n_branch; i++) {
 		struct nsv_request *r = nsv_request_answer(first, i);
 		struct nsv_client_result result;
-		struct nsv_client_chunk chunk = {0};
+		struct nsv_client_chunk chunk = {.size = sizeof(chunk)};
 
 		ret = nsv_request_collect(r, -1, &chunk);
 		ret = cli_finish(g->cli, g->client, r, ret, &result);
@@ -285,7 +285,7 @@ static int answer_json(struct generate *g, struct nsv_request *first, json_t *pr
 static int print_answer(struct generate *g, struct nsv_request *r)
 {
 	struct nsv_client_result result;
-	struct nsv_client_chunk chunk;
+	struct nsv_client_chunk chunk = {.size = sizeof(chunk)};
 	bool newline = true;
 	int ret;
 

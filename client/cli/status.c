@@ -23,7 +23,7 @@ static int ask(const struct cli *cli, struct nsv_client *client, struct nsv_requ
 /* The daemon's state: the caller's to free. */
 static int get_status(const struct cli *cli, struct nsv_client *client, json_t **ret_status)
 {
-	struct nsv_client_chunk chunk;
+	struct nsv_client_chunk chunk = {.size = sizeof(chunk)};
 	struct nsv_request *r;
 	json_error_t error;
 	int ret = ask(cli, client, &r, &chunk);
@@ -40,7 +40,7 @@ static int get_status(const struct cli *cli, struct nsv_client *client, json_t *
 
 static int print_json(const struct cli *cli, struct nsv_client *client)
 {
-	struct nsv_client_chunk chunk;
+	struct nsv_client_chunk chunk = {.size = sizeof(chunk)};
 	struct nsv_request *r;
 	int ret = ask(cli, client, &r, &chunk);
 

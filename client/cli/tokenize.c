@@ -18,7 +18,7 @@ static int run(const struct cli *cli, struct nsv_client *client, const char *tex
 	unsigned int flags, bool json)
 {
 	struct nsv_client_result result;
-	struct nsv_client_chunk chunk;
+	struct nsv_client_chunk chunk = {.size = sizeof(chunk)};
 	struct nsv_request *r;
 
 	if (nsv_client_tokenize(client, text, len, flags, &r) < 0)

@@ -39,7 +39,7 @@ static struct nsv_client *ask_all(char **prompts, int n)
 static int print_answers(struct nsv_client *client)
 {
 	struct nsv_request *request;
-	struct nsv_client_chunk chunk;
+	struct nsv_client_chunk chunk = {.size = sizeof(chunk)};
 	int n = 0;
 
 	while ((request = nsv_client_ready(client))) {

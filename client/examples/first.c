@@ -8,7 +8,7 @@ int main(void)
 		NSV_CLIENT_USER, "What is a daemon?", sizeof("What is a daemon?") - 1};
 	struct nsv_client *client;
 	struct nsv_request *request;
-	struct nsv_client_chunk chunk;
+	struct nsv_client_chunk chunk = {.size = sizeof(chunk)};
 	char why[256];
 
 	if (nsv_client_open(NULL, NULL, why, sizeof(why), &client) < 0)

@@ -30,7 +30,7 @@ static struct nsv_request *ask(const char *prompt, struct nsv_client **ret_clien
 /* Prints what has come: is there more to come? */
 static int print_more(struct nsv_client *client, struct nsv_request *request)
 {
-	struct nsv_client_chunk chunk;
+	struct nsv_client_chunk chunk = {.size = sizeof(chunk)};
 	int ret;
 
 	while ((ret = nsv_request_next(request, 0, &chunk)) > 0)

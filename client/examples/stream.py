@@ -15,9 +15,9 @@ class Message(c.Structure):
 
 
 class Chunk(c.Structure):
-    _fields_ = [("text", c.c_void_p), ("text_len", c.c_size_t), ("tokens", c.POINTER(c.c_int32)),
-                ("n_token", c.c_size_t), ("lps", c.c_void_p), ("n_lp", c.c_size_t),
-                ("n_prompt_lp", c.c_size_t)]
+    _fields_ = [("size", c.c_uint32), ("text", c.c_void_p), ("text_len", c.c_size_t),
+                ("tokens", c.POINTER(c.c_int32)), ("n_token", c.c_size_t), ("lps", c.c_void_p),
+                ("n_lp", c.c_size_t), ("n_prompt_lp", c.c_size_t)]
 
 
 class Result(c.Structure):
@@ -53,8 +53,9 @@ class Client:
 
     def stream(self, prompt):
         """The answer, piece by piece; each is whole characters."""
-        text, request, chunk = prompt.encode(), c.c_void_p(), Chunk()
-        question, result = Message(1, text, len(text)), Result(size=c.sizeof(Result))
+        text, request = prompt.encode(), c.c_void_p()
+        chunk, result = Chunk(size=c.sizeof(Chunk)), Result(size=c.sizeof(Result))
+        question = Message(1, text, len(text))
         self.check(lib.nsv_client_submit_chat(self.handle, c.byref(question), 1, None,
                                               c.byref(request)))
         try:

@@ -24,7 +24,7 @@ static struct nsv_request *submit(struct nsv_client *client, uint32_t n_prompt, 
 /* Has it ended? Adds the time to those of its tokens that have come. */
 static bool take(struct nsv_request *request, uint64_t *token_ns, uint32_t *n)
 {
-	struct nsv_client_chunk chunk;
+	struct nsv_client_chunk chunk = {.size = sizeof(chunk)};
 	uint64_t now = nsv_now_ns();
 	int ret;
 

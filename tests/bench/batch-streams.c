@@ -43,7 +43,7 @@ static struct nsv_request *submit(struct nsv_client *client, uint32_t n_prompt, 
 /* Reads what has come of any request. Returns one that has ended, or NULL. */
 static struct nsv_request *read_some(struct nsv_client *client)
 {
-	struct nsv_client_chunk chunk;
+	struct nsv_client_chunk chunk = {.size = sizeof(chunk)};
 	struct nsv_request *request;
 	int ret;
 

@@ -165,7 +165,7 @@ double seconds_of_prompt(uint32_t n_byte)
 {
 	struct nsv_client *client = nsv_ask_open(spinning.socket);
 	struct nsv_request *request;
-	struct nsv_client_chunk chunk;
+	struct nsv_client_chunk chunk = {.size = sizeof(chunk)};
 	nsv_autofree char *text = malloc(n_byte);
 
 	if (!client || !text)

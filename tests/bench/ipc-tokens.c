@@ -103,7 +103,7 @@ static void read_stream(const char *path, struct stamps *s, double *us)
 {
 	struct nsv_client *client = open_client(path, s->mode == AWAKE);
 	struct nsv_request *request;
-	struct nsv_client_chunk chunk;
+	struct nsv_client_chunk chunk = {.size = sizeof(chunk)};
 	uint32_t n = 0;
 
 	if (nsv_client_submit_text(client, "x", 1, NULL, &request) < 0)

@@ -264,7 +264,7 @@ static void test_the_prompts_part_of_a_chunk(void **state)
 {
 	enum { N = 300, K = 2 };
 	struct nsv_client *client = open_wide(&lonely, 0, 128);
-	struct nsv_client_chunk c;
+	struct nsv_client_chunk c = {.size = sizeof(c)};
 	struct nsv_client_params p;
 	struct nsv_request *r;
 	size_t n_prompt = 0, n_output = 0;
@@ -300,7 +300,7 @@ static void test_a_fork_remembers(void **state)
 	struct nsv_answer *a = malloc(sizeof(*a)), *b = malloc(sizeof(*b));
 	struct nsv_client_params p;
 	struct nsv_request *r, *fork;
-	struct nsv_client_chunk c;
+	struct nsv_client_chunk c = {.size = sizeof(c)};
 	uint64_t n_token;
 	uint8_t seen[4096] = {0};
 	(void)state;

@@ -157,7 +157,7 @@ static void test_a_stop_in_mid_stream(void **state)
 		struct nsv_test_daemon d;
 		struct nsv_client_params p;
 		struct nsv_request *r;
-		struct nsv_client_chunk chunk;
+		struct nsv_client_chunk chunk = {.size = sizeof(chunk)};
 		int ret;
 		assert_int_equal(nsv_test_daemon_start(&d, model, NULL), 0);
 		struct nsv_client *client = nsv_ask_open(d.socket);

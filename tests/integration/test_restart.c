@@ -104,7 +104,7 @@ static void append(void *to, const void *from, size_t len)
 /* Takes what has come into *a: at least one chunk. */
 static void read_some(struct nsv_request *r, struct nsv_answer *a)
 {
-	struct nsv_client_chunk c;
+	struct nsv_client_chunk c = {.size = sizeof(c)};
 
 	assert_int_equal(nsv_request_next(r, 60000, &c), 1);
 	append(a->tokens + a->n_token, c.tokens, c.n_token * sizeof(*c.tokens));
@@ -201,7 +201,7 @@ static void test_entries_are_taken_once(void **state)
 	nsv_autofree char *text = malloc(LONG);
 	struct nsv_client_params p = long_answer(t_rand());
 	struct nsv_request *r[N], *tokens;
-	struct nsv_client_chunk chunk;
+	struct nsv_client_chunk chunk = {.size = sizeof(chunk)};
 	(void)state;
 
 	memset(text, 'x', LONG);
@@ -240,7 +240,7 @@ static void test_an_output_is_asked_for_again(void **state)
 {
 	struct nsv_client *client = open_narrow(2);
 	struct nsv_request *r;
-	struct nsv_client_chunk chunk;
+	struct nsv_client_chunk chunk = {.size = sizeof(chunk)};
 	struct nsv_client_result result = {.size = sizeof(result)};
 	char text[4000];
 	int32_t first[8 * LOG_TOKENS];
@@ -315,7 +315,7 @@ static void test_a_daemon_that_stays_away(void **state)
 	struct nsv_client *client, *patient;
 	struct nsv_client_params p = long_answer(1);
 	struct nsv_request *r, *other;
-	struct nsv_client_chunk chunk;
+	struct nsv_client_chunk chunk = {.size = sizeof(chunk)};
 	int ret;
 	(void)state;
 
@@ -446,7 +446,7 @@ static void test_crashes_without_progress(void **state)
 	struct nsv_test_service s;
 	struct nsv_raw raw;
 	struct nsv_request *r;
-	struct nsv_client_chunk chunk;
+	struct nsv_client_chunk chunk = {.size = sizeof(chunk)};
 	(void)state;
 
 	assert_int_equal(nsv_test_service_start(&s, model, extra), 0);

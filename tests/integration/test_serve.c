@@ -223,7 +223,7 @@ static void test_a_killed_client_frees_what_it_held(void **state)
 		struct nsv_client *client = nsv_ask_open(served.socket);
 		struct nsv_client_params p;
 		struct nsv_request *r;
-		struct nsv_client_chunk chunk;
+		struct nsv_client_chunk chunk = {.size = sizeof(chunk)};
 		nsv_client_params_init(&p);
 		p.flags = NSV_CLIENT_IGNORE_END;
 		p.max_tokens = 4000;
@@ -254,7 +254,7 @@ static void test_cancel_ends_one_request(void **state)
 	nsv_autofree struct nsv_answer *a = malloc(sizeof(*a));
 	struct nsv_client_params p;
 	struct nsv_request *r;
-	struct nsv_client_chunk chunk;
+	struct nsv_client_chunk chunk = {.size = sizeof(chunk)};
 	(void)state;
 
 	nsv_client_params_init(&p);

@@ -66,7 +66,7 @@ static int stop(void **state)
 static uint32_t read_stream(struct nsv_client *client, uint32_t n_token)
 {
 	struct nsv_client_params p;
-	struct nsv_client_chunk chunk;
+	struct nsv_client_chunk chunk = {.size = sizeof(chunk)};
 	struct nsv_request *request;
 	uint32_t n = 0;
 

@@ -410,7 +410,7 @@ static void test_a_long_tokenize_flows(void **state)
 {
 	enum { LEN = 100000 };
 	struct nsv_client *client = open_client();
-	struct nsv_client_chunk chunk;
+	struct nsv_client_chunk chunk = {.size = sizeof(chunk)};
 	struct nsv_request *req;
 	char *text = malloc(LEN);
 	size_t n = 0;

@@ -393,7 +393,7 @@ static struct nsv_client_params stream_params(void)
 /* Reads some of a stream, then cancels it, frees it or reads it to its end. */
 static int read_some(struct nsv_request *req, uint32_t which)
 {
-	struct nsv_client_chunk c;
+	struct nsv_client_chunk c = {.size = sizeof(c)};
 	uint32_t n = 0, enough = below(2) ? N_TOKEN : below(N_TOKEN);
 
 	while (nsv_request_next(req, 5000, &c) > 0) {

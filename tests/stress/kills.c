@@ -232,7 +232,7 @@ static void read_answer(struct stream *s, uint32_t kind)
 {
 	const char *prompt = prompts[kind % N_PROMPT];
 	struct nsv_client_params p = params_of(kind);
-	struct nsv_client_chunk chunk;
+	struct nsv_client_chunk chunk = {.size = sizeof(chunk)};
 	struct nsv_request *r;
 	int ret = nsv_client_submit_text(s->client, prompt, strlen(prompt), &p, &r);
 	bool same = true;
@@ -311,7 +311,7 @@ static void submit_burst(struct nsv_client *client, char *text, struct nsv_reque
 
 static void check_brief(struct nsv_client *client, struct nsv_request *r, bool cancelled)
 {
-	struct nsv_client_chunk c;
+	struct nsv_client_chunk c = {.size = sizeof(c)};
 	struct nsv_client_result result = {.size = sizeof(result)};
 	int ret = nsv_request_collect(r, -1, &c);
 
@@ -347,7 +347,7 @@ static void *run_submitter(void *arg)
 				check_brief(client, r[i], cancelled[i]);
 			nsv_request_free(r[i]);
 		}
-		struct nsv_client_chunk c;
+		struct nsv_client_chunk c = {.size = sizeof(c)};
 		if (r[0] && (nsv_request_collect(r[0], -1, &c) < 0 || c.n_token == 0))
 			lose("a tokenization: %s", nsv_client_error(client));
 		nsv_request_free(r[0]);

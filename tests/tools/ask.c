@@ -31,7 +31,7 @@ static void take(struct nsv_answer *a, const struct nsv_client_chunk *c)
 void nsv_ask_finish(struct nsv_client *client, int submit_ret, struct nsv_request *request,
 	struct nsv_answer *a)
 {
-	struct nsv_client_chunk chunk;
+	struct nsv_client_chunk chunk = {.size = sizeof(chunk)};
 
 	memset(a, 0, sizeof(*a));
 	a->ret = submit_ret;

@@ -210,7 +210,7 @@ static void end_stream(struct nsv_stage *g, struct nsv_stream *s, int ret)
 
 static void read_stream(struct nsv_stage *g, struct nsv_stream *s)
 {
-	struct nsv_client_chunk c;
+	struct nsv_client_chunk c = {.size = sizeof(c)};
 	int ret;
 
 	while ((ret = nsv_request_next(s->request, 0, &c)) > 0)

@@ -3,7 +3,7 @@
  *
  *     struct nsv_client *client;
  *     struct nsv_request *request;
- *     struct nsv_client_chunk chunk;
+ *     struct nsv_client_chunk chunk = {.size = sizeof(chunk)};
  *
  *     nsv_client_open(NULL, NULL, NULL, 0, &client);
  *     nsv_client_submit_text(client, "Once upon", 9, NULL, &request);
@@ -133,8 +133,10 @@ struct nsv_client_lp {
 };
 
 /* Output, in the order of the stream; the memory is the request's. Text comes in whole characters.
- * Text and tokens advance each at its own pace: text may be held back for a stop string. */
+ * Text and tokens advance each at its own pace: text may be held back for a stop string. `size` is
+ * set by the caller. */
 struct nsv_client_chunk {
+	uint32_t size;
 	const char *text; /* not NUL-terminated */
 	size_t text_len;
 	const int32_t *tokens;
@@ -226,7 +228,8 @@ int nsv_client_status(struct nsv_client *client, struct nsv_request **ret_reques
 int nsv_client_ping(struct nsv_client *client, int timeout_ms);
 
 /* ---- Reading. timeout_ms: 0: do not wait, below 0: for ever. A wait that a signal handler of the
- * caller's interrupts returns -EINTR and has lost nothing. */
+ * caller's interrupts returns -EINTR and has lost nothing. -EINVAL: the size of a chunk or a result
+ * is not the structure's. */
 
 /* The output since the last call. 1: a chunk, valid until the next call for this request; 0: it has
  * ended and everything has been read; -EAGAIN: nothing yet (timeout 0); -ETIMEDOUT;

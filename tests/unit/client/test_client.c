@@ -61,7 +61,7 @@ static char *random_text(size_t len)
 /* Reads to the end and compares with what was sent. */
 static void read_echo(struct nsv_request *r, const char *text, size_t len, bool lps)
 {
-	struct nsv_client_chunk chunk;
+	struct nsv_client_chunk chunk = {.size = sizeof(chunk)};
 	size_t got = 0, tokens = 0, n_lp = 0;
 	int ret;
 
@@ -114,6 +114,25 @@ static void test_stream(void **state)
 		nsv_request_free(r);
 		free(text);
 	}
+	nsv_client_close(c);
+}
+
+/* A program that was compiled with another structure: nothing is written, and nothing lost. */
+static void test_chunk_size(void **state)
+{
+	struct nsv_client *c = open_small(*state, 1);
+	struct nsv_client_chunk chunk = {.size = sizeof(chunk)}, other = {.size = sizeof(chunk) - 8};
+	struct nsv_request *r;
+
+	assert_int_equal(nsv_client_submit_text(c, "abc", 3, NULL, &r), 0);
+	assert_int_equal(nsv_request_next(r, 10000, &other), -EINVAL);
+	assert_int_equal(nsv_request_collect(r, 10000, &other), -EINVAL);
+	assert_non_null(strstr(nsv_client_error(c), "chunk"));
+	assert_null(other.text);
+	assert_int_equal(nsv_request_collect(r, 10000, &chunk), 0);
+	assert_int_equal(chunk.size, sizeof(chunk));
+	assert_int_equal(chunk.text_len, 3);
+	nsv_request_free(r);
 	nsv_client_close(c);
 }
 
@@ -210,7 +229,7 @@ static void test_answers_without_slots(void **state)
 static void test_fork(void **state)
 {
 	struct nsv_client *c = open_small(*state, 2);
-	struct nsv_client_chunk chunk;
+	struct nsv_client_chunk chunk = {.size = sizeof(chunk)};
 	struct nsv_request *r, *fork;
 	uint64_t text_len = 7, n_token = 7;
 
@@ -243,7 +262,7 @@ static void test_many(void **state)
 {
 	enum { N = 7 };
 	struct nsv_client *c = open_small(*state, N);
-	struct nsv_client_chunk chunk;
+	struct nsv_client_chunk chunk = {.size = sizeof(chunk)};
 	struct nsv_request *r;
 	char *texts[N];
 	size_t got[N] = {0}, len[N];
@@ -289,7 +308,7 @@ static void test_event_loop(void **state)
 {
 	struct fake_daemon *d = *state;
 	struct nsv_client *c = open_small(d, 2);
-	struct nsv_client_chunk chunk;
+	struct nsv_client_chunk chunk = {.size = sizeof(chunk)};
 	struct nsv_request *r, *ready;
 	char *text = random_text(4000);
 	size_t got = 0;
@@ -318,7 +337,7 @@ static void test_event_loop(void **state)
 static void test_cancel(void **state)
 {
 	struct nsv_client *c = open_small(*state, 1);
-	struct nsv_client_chunk chunk;
+	struct nsv_client_chunk chunk = {.size = sizeof(chunk)};
 	struct nsv_request *r;
 	int ret;
 
@@ -346,7 +365,7 @@ static void test_cancel(void **state)
 static void test_collect(void **state)
 {
 	struct nsv_client *c = open_small(*state, 3);
-	struct nsv_client_chunk chunk;
+	struct nsv_client_chunk chunk = {.size = sizeof(chunk)};
 	struct nsv_request *r;
 	int32_t ids[1000];
 
@@ -376,7 +395,7 @@ static void test_collect(void **state)
 static void test_collect_timeout(void **state)
 {
 	struct nsv_client *c = open_small(*state, 1);
-	struct nsv_client_chunk chunk;
+	struct nsv_client_chunk chunk = {.size = sizeof(chunk)};
 	struct nsv_request *r;
 
 	assert_int_equal(nsv_client_submit_text(c, "for ever", 8, NULL, &r), 0);
@@ -431,7 +450,7 @@ static void test_chat(void **state)
 		{NSV_CLIENT_SYSTEM, "be brief", 8}, {NSV_CLIENT_USER, "hi", 2}};
 	static const char wire[] = "\0\0\0\0\x08\0\0\0be brief\1\0\0\0\2\0\0\0hi\0\0\0\0\0\0";
 	struct nsv_client *c = open_small(*state, 1);
-	struct nsv_client_chunk chunk;
+	struct nsv_client_chunk chunk = {.size = sizeof(chunk)};
 	struct nsv_request *r;
 
 	assert_int_equal(nsv_client_submit_chat(c, m, 2, NULL, &r), 0);
@@ -449,7 +468,7 @@ static void test_gone(void **state)
 {
 	struct fake_daemon *d = *state;
 	struct nsv_client *c = open_small(d, 2);
-	struct nsv_client_chunk chunk;
+	struct nsv_client_chunk chunk = {.size = sizeof(chunk)};
 	struct nsv_request *r, *other;
 	int ret;
 
@@ -535,7 +554,7 @@ static void test_collect_on_news(void **state)
 {
 	struct fake_daemon *d = *state;
 	struct nsv_client *c = open_small(d, 1);
-	struct nsv_client_chunk chunk;
+	struct nsv_client_chunk chunk = {.size = sizeof(chunk)};
 
 	for (int i = 0; i < 20; i++) {
 		struct nsv_request *r;
@@ -558,7 +577,7 @@ static void test_collect_on_news(void **state)
 static void test_sleep(void **state)
 {
 	struct fake_daemon *d = *state;
-	struct nsv_client_chunk chunk;
+	struct nsv_client_chunk chunk = {.size = sizeof(chunk)};
 	struct nsv_request *r;
 	size_t got = 0;
 
@@ -613,6 +632,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_stream),
+		cmocka_unit_test(test_chunk_size),
 		cmocka_unit_test(test_limit_and_error),
 		cmocka_unit_test(test_many),
 		cmocka_unit_test(test_answers),
