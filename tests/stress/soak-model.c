@@ -4,10 +4,15 @@
  *
  * Rounds: stories of every kind (tests/tools/story.h) run together on one daemon, with forks and
  * cancels at random moments and a small pool; then each stream once more alone, on a second daemon
- * with room for it and without a prefix cache. All must be the same bit for bit. Every other round
- * the first daemon has a host tier to swap to, or runs ahead. In the end it holds nothing any more.
+ * with room for it and without a prefix cache. All must be the same bit for bit. The first daemon is
+ * of several kinds in turn: with a host tier to swap to, running ahead, with short chunks. In the
+ * end it holds nothing any more.
  *
- * The counts come last; the exit status is 0 only when nothing was lost or differed. */
+ * The pool holds little more than the longest stream, answers are long, and readers stay away at
+ * times: so the young are pushed out by the old, and the old when nobody reads them.
+ *
+ * The counts come last; the exit status is 0 only when nothing was lost or differed, and nearly all
+ * streams that ran were preempted. */
 #include <signal.h>
 #include <string.h>
 #include <time.h>
@@ -17,25 +22,30 @@
 #include "tests/tools/story.h"
 
 #define N_SLOT 24
-#define N_STORY 14
+#define N_STORY 24
+#define LEAST_PUSHED_OUT 0.9 /* of the streams that were not cancelled before they ran */
 
 struct kind {
 	const char *name;
 	const char *const *extra;
 };
 
-/* The longest story is 112 tokens, 7 blocks; a daemon that runs ahead needs no more. */
+/* The longest story is 128 tokens, 8 blocks; a daemon that runs ahead needs no more. */
 static const struct kind kinds[] = {
-	{"recompute", (const char *const[]){"--kv-blocks", "10", NULL}},
-	{"swap", (const char *const[]){"--kv-blocks", "10", "--swap-blocks", "48", NULL}},
-	{"ahead", (const char *const[]){"--kv-blocks", "11", "--run-ahead", "3", "--batch-tokens",
+	{"recompute", (const char *const[]){"--kv-blocks", "8", NULL}},
+	{"swap", (const char *const[]){"--kv-blocks", "8", "--swap-blocks", "48", NULL}},
+	{"ahead", (const char *const[]){"--kv-blocks", "9", "--run-ahead", "3", "--batch-tokens",
 			  "64", NULL}},
-	{"no cache, short chunks", (const char *const[]){"--kv-blocks", "10", "--no-prefix-cache",
+	{"no cache, short chunks", (const char *const[]){"--kv-blocks", "8", "--no-prefix-cache",
 					   "--batch-tokens", "24", NULL}},
 };
 
-static struct nsv_story_range range = {
-	.first_id = 20, .max_prompt = 40, .max_output = 72, .max_branch = 4};
+static struct nsv_story_range range = {.first_id = 20,
+	.max_prompt = 40,
+	.min_output = 56,
+	.max_output = 88,
+	.stop_len = 3,
+	.max_branch = 4};
 
 static double now_s(void)
 {
@@ -59,7 +69,9 @@ static struct nsv_client *open_at(const struct nsv_test_daemon *d)
 
 	nsv_client_options_init(&o);
 	o.n_slot = N_SLOT;
-	o.n_lp = 256;
+	o.text_len = 2048; /* small logs, which are full soon */
+	o.n_token = 64;
+	o.n_lp = 32;
 	if (nsv_client_open(d->socket, &o, text, sizeof(text), &client) < 0)
 		printf("soak-model: %s\n", text);
 	return client;
@@ -107,8 +119,11 @@ static int soak(const struct kind *kind, struct nsv_client *alone, const char *m
 	if (nsv_test_daemon_start(&d, model, kind->extra) < 0)
 		return fail("the daemon does not start");
 	struct nsv_client *client = open_at(&d);
-	*total = (struct nsv_stage){
-		.client = client, .n_slot = N_SLOT, .fork_one_in = 120, .cancel_one_in = 250};
+	*total = (struct nsv_stage){.client = client,
+		.n_slot = N_SLOT,
+		.fork_one_in = 200,
+		.cancel_one_in = 1000,
+		.lag_one_in = 25};
 	do {
 		if (!client || !play(total, stories))
 			ret = fail("the daemon takes no requests");
@@ -124,7 +139,7 @@ static int soak(const struct kind *kind, struct nsv_client *alone, const char *m
 	nsv_stage_print(total, stdout);
 	if (total->n_wrong > 0)
 		ret = fail("streams differ from their solitary runs");
-	return total->n_preempt > 0 ? ret : fail("nobody was preempted");
+	return ret;
 }
 
 int main(int argc, char **argv)
@@ -134,7 +149,7 @@ int main(int argc, char **argv)
 	double minutes = argc > 1 ? atof(argv[1]) : 10, begin = now_s();
 	const char *model = nsv_test_model();
 	struct nsv_test_daemon lonely;
-	uint64_t n_compared = 0;
+	uint64_t n_compared = 0, n_ran = 0, n_pushed_out = 0;
 	int ret = 0;
 
 	if (!model)
@@ -148,11 +163,17 @@ int main(int argc, char **argv)
 		double share = minutes * 60 * (double)(i + 1) / NSV_ARRAY_LEN(kinds);
 		ret = soak(&kinds[i], alone, model, begin + share, &stage);
 		n_compared += stage.n_compared;
+		n_ran += stage.n_ran;
+		n_pushed_out += stage.n_pushed_out;
 	}
+	if (ret == 0 && (double)n_pushed_out < LEAST_PUSHED_OUT * (double)n_ran)
+		ret = fail("too few streams were preempted");
 	nsv_client_close(alone);
 	nsv_test_daemon_stop(&lonely, SIGTERM);
-	printf("%llu streams of the real model in %.1f minutes: %s\n",
+	printf("%llu streams of the real model in %.1f minutes, %llu of the %llu that ran "
+	       "preempted: %s\n",
 		(unsigned long long)n_compared, (now_s() - begin) / 60,
+		(unsigned long long)n_pushed_out, (unsigned long long)n_ran,
 		ret == 0 ? "each as if it were alone" : "FAILED");
 	return ret;
 }

@@ -5,6 +5,8 @@
 
 #include "tests/tools/rnd.h"
 
+#define NSV_STORY_LAG 150 /* turns that a reader stays away for, at most */
+
 /* ---- Drawing */
 
 /* Some prompts begin alike, so that the prefix cache has something to find. */
@@ -67,13 +69,15 @@ static void draw_lists(struct nsv_story *s, const struct nsv_story_range *r)
 	p->n_stop_id = t_below(6) ? 0 : 1 + t_below(NSV_STORY_LIST);
 	p->n_stop = s->may_fork || t_below(2) ? 0 : 1 + t_below(2);
 	for (uint32_t i = 0; i < 2; i++)
-		snprintf(s->stop_text[i], sizeof(s->stop_text[i]), "%.*s", 1 + (int)t_below(2),
+		snprintf(s->stop_text[i], sizeof(s->stop_text[i]), "%.*s",
+			(int)(r->stop_len ? r->stop_len : 1 + t_below(2)),
 			&"e a to 1, \n in"[t_below(12)]);
 }
 
 void nsv_story_draw(struct nsv_story *s, const struct nsv_story_range *r)
 {
 	struct nsv_client_params *p = &s->params;
+	uint32_t least = (uint32_t)nsv_max(r->min_output, 1);
 
 	*s = (struct nsv_story){.may_fork = t_below(3) > 0};
 	nsv_client_params_init(p);
@@ -81,8 +85,8 @@ void nsv_story_draw(struct nsv_story *s, const struct nsv_story_range *r)
 	draw_sampling(p);
 	draw_penalties(s);
 	draw_lists(s, r);
-	p->max_tokens = 1 + t_below(r->max_output);
-	p->min_tokens = t_below(4) ? 0 : t_below(p->max_tokens);
+	p->max_tokens = least + t_below(r->max_output - least + 1);
+	p->min_tokens = t_below(4) ? r->min_output / 2 : t_below(p->max_tokens);
 	p->n_branch = t_below(2) ? 1 : 1 + t_below(r->max_branch);
 	p->branch = t_below(4) ? 0 : t_below(1000);
 	p->priority = t_below(3) ? 0 : (int32_t)t_below(201) - 100;
@@ -208,6 +212,16 @@ static void end_stream(struct nsv_stage *g, struct nsv_stream *s, int ret)
 	g->n_cached += a->result.n_cached;
 }
 
+/* The reader stays away from now on, or still does. */
+static bool lags(struct nsv_stage *g, struct nsv_stream *s)
+{
+	if (s->n_lag == 0 && g->lag_one_in && t_below(g->lag_one_in) == 0) {
+		s->n_lag = 1 + t_below(NSV_STORY_LAG);
+		g->n_lagging++;
+	}
+	return s->n_lag > 0;
+}
+
 static void read_stream(struct nsv_stage *g, struct nsv_stream *s)
 {
 	struct nsv_client_chunk c = {.size = sizeof(c)};
@@ -223,6 +237,21 @@ static void read_stream(struct nsv_stage *g, struct nsv_stream *s)
 		cancel_some(g);
 }
 
+/* Readers come back in their time; all at once where nobody is left to wait for. */
+static void end_lags(struct nsv_stage *g)
+{
+	bool all = g->n_lagging == g->n_live;
+
+	for (uint32_t i = 0; i < g->n && g->n_lagging > 0; i++) {
+		struct nsv_stream *s = g->streams[i];
+		if (s->n_lag == 0 || (--s->n_lag > 0 && !all))
+			continue;
+		s->n_lag = 0;
+		g->n_lagging--;
+		read_stream(g, s);
+	}
+}
+
 bool nsv_stage_turn(struct nsv_stage *g, int ms)
 {
 	struct nsv_request *r;
@@ -230,8 +259,12 @@ bool nsv_stage_turn(struct nsv_stage *g, int ms)
 	if (g->n_live == 0)
 		return false;
 	(void)nsv_client_wait(g->client, ms); /* a session that broke: reading says so */
-	while ((r = nsv_client_ready(g->client)))
-		read_stream(g, nsv_request_data(r));
+	while ((r = nsv_client_ready(g->client))) {
+		struct nsv_stream *s = nsv_request_data(r);
+		if (!lags(g, s))
+			read_stream(g, s);
+	}
+	end_lags(g);
 	return g->n_live > 0;
 }
 
@@ -370,6 +403,8 @@ static void compare(struct nsv_stage *g, struct nsv_client *alone, const struct 
 	if (what)
 		wrong(g, s, what);
 	g->n_compared++;
+	g->n_ran += s->answer.n_token > 0;
+	g->n_pushed_out += s->answer.n_token > 0 && s->answer.result.n_preempt > 0;
 }
 
 void nsv_stage_compare(struct nsv_stage *g, struct nsv_client *alone)
@@ -384,11 +419,12 @@ void nsv_stage_print(const struct nsv_stage *g, FILE *out)
 		"%llu answers, %llu forks (%llu too late), %llu cancels, %llu tokens (%llu from "
 		"the "
 		"prefix cache or a leader), %llu log-probabilities, %llu preemptions; %llu streams "
-		"compared, %llu wrong\n",
+		"compared, %llu had output, %llu of these were preempted, %llu wrong\n",
 		(unsigned long long)g->n_answer, (unsigned long long)g->n_fork,
 		(unsigned long long)g->n_late_fork, (unsigned long long)g->n_cancel,
 		(unsigned long long)g->n_token, (unsigned long long)g->n_cached,
 		(unsigned long long)g->n_lp, (unsigned long long)g->n_preempt,
-		(unsigned long long)g->n_compared, (unsigned long long)g->n_wrong);
+		(unsigned long long)g->n_compared, (unsigned long long)g->n_ran,
+		(unsigned long long)g->n_pushed_out, (unsigned long long)g->n_wrong);
 	fflush(out);
 }

@@ -17,6 +17,9 @@
 struct nsv_story_range {
 	int32_t first_id, n_vocab; /* prompts have ids first_id .. n_vocab - 1 */
 	uint32_t max_prompt, max_output, max_branch;
+	/* Where answers shall be long: the least max_tokens [1], of which half are min_tokens, and the
+	 * length of stop strings, since short ones are met at once [0: 1 or 2]. */
+	uint32_t min_output, stop_len;
 };
 
 struct nsv_story {
@@ -37,6 +40,7 @@ struct nsv_stream {
 	const struct nsv_stream *target; /* of a fork */
 	uint64_t fork_text, fork_token;
 	bool cancelled, ended;
+	uint32_t n_lag; /* turns that its reader stays away for */
 	struct nsv_request *request;
 	struct nsv_answer answer; /* its own output; of a fork without the target's */
 };
@@ -48,11 +52,15 @@ struct nsv_stage {
 	/* The chance, one in so many each time that something has come, that some stream is forked
 	 * or cancelled; 0: never. */
 	uint32_t fork_one_in, cancel_one_in;
+	/* Likewise that the reader of what has come stays away for a while, so that its request pauses
+	 * at a full log, and is the first to be pushed out, however old it is. */
+	uint32_t lag_one_in;
 	struct nsv_stream *streams[NSV_MAX_STREAM];
-	uint32_t n, n_live;
+	uint32_t n, n_live, n_lagging;
 	/* Counts, never reset. */
 	uint64_t n_answer, n_fork, n_late_fork, n_cancel, n_token, n_lp, n_preempt, n_cached;
 	uint64_t n_compared, n_wrong;
+	uint64_t n_ran, n_pushed_out; /* of those compared: had output; and were preempted */
 };
 
 void nsv_story_draw(struct nsv_story *s, const struct nsv_story_range *range);
