@@ -61,6 +61,18 @@ static inline uint16_t nsv_f32_f16(float f)
 	return (uint16_t)(sign | (abs - 0x38000000u + 0xfffu + (abs >> 13 & 1u)) >> 13);
 }
 
+/* For K and V: what binary16 cannot hold becomes NaN, not infinity. An infinite key may score
+ * -infinity, have no weight, and go unseen; a NaN spreads to the logits of every row that sees it,
+ * and the request ends with an error. */
+#define NSV_F16_NAN 0x7e00u
+#define NSV_F16_MAX 0x7bffu /* 65504, the largest */
+
+static inline uint16_t nsv_f32_f16_kv(float f)
+{
+	uint16_t h = nsv_f32_f16(f);
+	return (h & 0x7fffu) > NSV_F16_MAX ? NSV_F16_NAN : h;
+}
+
 /* A 16-bit float at any address. */
 static inline float nsv_load_f16(const void *p)
 {
@@ -89,6 +101,16 @@ static inline void nsv_store_elem(uint32_t dtype, void *p, int64_t i, float f)
 		memcpy((char *)p + i * 4, &f, sizeof(f));
 	else
 		memcpy((char *)p + i * 2, &h, sizeof(h));
+}
+
+/* As nsv_store_elem, of K and V. */
+static inline void nsv_store_kv(uint32_t dtype, void *pool, int64_t i, float f)
+{
+	uint16_t h = nsv_f32_f16_kv(f);
+	if (dtype == NSV_F16)
+		memcpy((char *)pool + i * 2, &h, sizeof(h));
+	else
+		nsv_store_elem(dtype, pool, i, f);
 }
 
 #endif

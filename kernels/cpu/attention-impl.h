@@ -13,15 +13,16 @@
  * folded into the row's total first to last. For few rows, partials go to scratch, so that members
  * can share the chunks of one history; else an item folds its own.
  *
- * K with 16 keys adjacent and V with dimensions adjacent, both fp32, are read in place; any other
- * layout, type or head size is gathered, sixteen keys at a time. */
+ * K with 16 keys adjacent and V with dimensions adjacent, fp32 or fp16, are read where they lie; any
+ * other layout, type or head size is gathered, sixteen keys at a time. fp16 is made fp32 as it is
+ * read; for many rows, once for all of them. */
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/vec.h"
-#include "kernels/half.h"
 
 #define ROWS 48u
 #define STRIP 256u
 #define VALUE_KEYS 64u /* whose values stay in the nearest cache for all rows */
+#define WIDEN_ROWS (2 * SCORE_ROWS + 1) /* so many rows' fp16 is made fp32 beforehand */
 #define AHEAD 16u      /* keys whose values are asked for in advance */
 #define DIM_MAX 1024u
 #define PART_HEAD NSV_ATTN_PART_HEAD
@@ -40,9 +41,9 @@ struct item {
 struct work {
 	float q[DIM_MAX * ROWS];              /* (head_dim, n_row) */
 	float s[ROWS * STRIP];                /* scores, then weights */
-	float k[DIM_MAX * VF_N];              /* gathered: (head_dim, 16) */
-	float v[VF_N * DIM_MAX];              /* gathered: (16, dim) */
-	const float *v_row[STRIP + AHEAD];    /* of each key of the strip; then any */
+	float k[DIM_MAX * VF_N];              /* gathered or widened: (head_dim, 16 or more) */
+	float v[VF_N * DIM_MAX];              /* gathered or widened: (16 or more, dim) */
+	const char *v_row[STRIP + AHEAD];     /* of each key of the strip; then any */
 	float chunk[ROWS * (DIM_MAX + PART_HEAD)];
 	float total[ROWS * (DIM_MAX + PART_HEAD)];
 };
@@ -69,14 +70,35 @@ static uint32_t clamp_to(uint32_t x, uint32_t from, uint32_t n)
 
 /* ---- Addresses -------------------------------------------------------------------------- */
 
+static bool is_half(const struct nsv_attn_shape *s)
+{
+	return s->kv_dtype == NSV_F16;
+}
+
+/* fp32 or fp16: what vectors are loaded from. */
+static bool is_float(const struct nsv_attn_shape *s)
+{
+	return s->kv_dtype == NSV_F32 || is_half(s);
+}
+
 static bool k_in_place(const struct nsv_attn_shape *s)
 {
-	return s->kv_dtype == NSV_F32 && s->k.tok_stride == 1 && s->block_size % VF_N == 0;
+	return is_float(s) && s->k.tok_stride == 1 && s->block_size % VF_N == 0;
 }
 
 static bool v_in_place(const struct nsv_attn_shape *s)
 {
-	return s->kv_dtype == NSV_F32 && s->v.dim_stride == 1 && s->head_dim % VF_N == 0;
+	return is_float(s) && s->v.dim_stride == 1 && s->head_dim % VF_N == 0;
+}
+
+static size_t elem_len(bool half)
+{
+	return half ? sizeof(uint16_t) : sizeof(float);
+}
+
+ALWAYS_INLINE vf load_vec(bool half, const char *p)
+{
+	return half ? vf_load_f16(p) : vf_load((const float *)(const void *)p);
 }
 
 /* Element offset of a position's dimension 0. */
@@ -116,16 +138,18 @@ static void gather_v(const struct item *it, uint32_t pos, float *dst)
 
 /* ---- Scores ----------------------------------------------------------------------------- */
 
-/* Groups of sixteen keys, read in place or gathered. */
+/* Groups of sixteen keys: where they lie, gathered or widened. */
 struct keys {
-	const float *k[SCORE_VECS];
-	size_t stride;
-	const float *next[SCORE_VECS]; /* those after them, to ask for; NULL: none */
+	bool half;
+	const char *k[SCORE_VECS];
+	size_t stride; /* bytes from a dimension to the next */
+	const char *next[SCORE_VECS]; /* those after them, to ask for; NULL: none */
 };
 
-/* `vecs` groups of keys against `rows` rows: both are constants wherever this is expanded. */
-ALWAYS_INLINE void score_rows(uint32_t rows, uint32_t vecs, const struct keys *keys, bool ask,
-	const float *q, uint32_t n_row, uint32_t n, float *s)
+/* `vecs` groups of keys against `rows` rows: these and `half` are constants wherever this is
+ * expanded. */
+ALWAYS_INLINE void score_rows(uint32_t rows, uint32_t vecs, bool half, const struct keys *keys,
+	bool ask, const float *q, uint32_t n_row, uint32_t n, float *s)
 {
 	vf acc[SCORE_ROWS][SCORE_VECS];
 	UNROLL
@@ -137,7 +161,7 @@ ALWAYS_INLINE void score_rows(uint32_t rows, uint32_t vecs, const struct keys *k
 		vf key[SCORE_VECS];
 		UNROLL
 		for (uint32_t j = 0; j < vecs; j++)
-			key[j] = vf_load(keys->k[j] + d * keys->stride);
+			key[j] = load_vec(half, keys->k[j] + d * keys->stride);
 		if (ask)
 			UNROLL
 			for (uint32_t j = 0; j < vecs; j++)
@@ -157,7 +181,6 @@ ALWAYS_INLINE void score_rows(uint32_t rows, uint32_t vecs, const struct keys *k
 			vf_store(s + r * STRIP + j * VF_N, acc[r][j]);
 }
 
-/* `vecs` is SCORE_VECS or 1. */
 ALWAYS_INLINE void score_group(uint32_t vecs, const struct keys *keys, const float *q,
 	uint32_t n_row, uint32_t n, float *s)
 {
@@ -168,7 +191,12 @@ ALWAYS_INLINE void score_group(uint32_t vecs, const struct keys *keys, const flo
 		switch (min_u32(n_row - r, SCORE_ROWS)) {
 #define CASE(c) \
 	case c: \
-		score_rows(c <= SCORE_ROWS ? c : 1, vecs, keys, ask, at, n_row, n, to); \
+		if (keys->half) \
+			score_rows(c <= SCORE_ROWS ? c : 1, vecs, true, keys, ask, at, n_row, n, \
+				to); \
+		else \
+			score_rows(c <= SCORE_ROWS ? c : 1, vecs, false, keys, ask, at, n_row, n, \
+				to); \
 		break;
 			CASE(1)
 			CASE(2)
@@ -181,29 +209,64 @@ ALWAYS_INLINE void score_group(uint32_t vecs, const struct keys *keys, const flo
 	}
 }
 
-static void find_keys(const struct item *it, uint32_t pos, uint32_t n, const float **k)
+/* `vecs` is SCORE_VECS or 1. */
+static void score_keys(uint32_t vecs, const struct keys *keys, const float *q, uint32_t n_row,
+	uint32_t n, float *s)
 {
-	for (uint32_t j = 0; j < n; j++)
-		k[j] = (const float *)it->call->k + place(it, &it->call->shape->k, pos + j * VF_N);
+	if (vecs == 1)
+		score_group(1, keys, q, n_row, n, s);
+	else
+		score_group(SCORE_VECS, keys, q, n_row, n, s);
 }
 
-/* The keys pos .. < end are read in place. Returns how many groups were scored. */
+static void find_keys(const struct item *it, uint32_t pos, uint32_t n, const char **k)
+{
+	const struct nsv_attn_shape *s = it->call->shape;
+	for (uint32_t j = 0; j < n; j++)
+		k[j] = (const char *)it->call->k +
+			(size_t)place(it, &s->k, pos + j * VF_N) * elem_len(is_half(s));
+}
+
+/* The keys as fp32 in w->k, and *keys refers to them there; those after them are asked for. */
+static void widen_keys(struct work *w, uint32_t vecs, uint32_t dim, struct keys *keys)
+{
+	float *to = w->k;
+	for (uint32_t d = 0; d < dim; d++)
+		for (uint32_t j = 0; j < vecs; j++, to += VF_N) {
+			vf_store(to, vf_load_f16(keys->k[j] + d * keys->stride));
+			if (keys->next[0])
+				__builtin_prefetch(keys->next[j] + d * keys->stride);
+		}
+	keys->half = false;
+	keys->stride = vecs * VF_N * sizeof(float);
+	keys->next[0] = NULL;
+	for (uint32_t j = 0; j < vecs; j++)
+		keys->k[j] = (const char *)(w->k + j * VF_N);
+}
+
+/* Groups of keys that are scored together: as many as there are, fit the registers and, widened,
+ * w->k. */
+static uint32_t group_vecs(const struct item *it, bool widen, uint32_t n_key)
+{
+	bool fits = !widen || SCORE_VECS * it->call->shape->head_dim <= DIM_MAX;
+	return fits && n_key >= SCORE_VECS * VF_N ? SCORE_VECS : 1;
+}
+
+/* The keys pos .. < end, where they lie. Returns how many groups were scored. */
 static uint32_t score_in_place(
 	const struct item *it, struct work *w, uint32_t strip, uint32_t pos, uint32_t end)
 {
 	const struct nsv_attn_shape *s = it->call->shape;
-	struct keys keys = {.stride = (size_t)s->k.dim_stride};
-	float *to = w->s + (pos - strip);
-	if (end - pos < SCORE_VECS * VF_N) {
-		find_keys(it, pos, 1, keys.k);
-		score_group(1, &keys, w->q, it->n_row, s->head_dim, to);
-		return 1;
-	}
-	find_keys(it, pos, SCORE_VECS, keys.k);
-	if (it->end[it->n_row - 1] - pos >= 2 * SCORE_VECS * VF_N)
-		find_keys(it, pos + SCORE_VECS * VF_N, SCORE_VECS, keys.next);
-	score_group(SCORE_VECS, &keys, w->q, it->n_row, s->head_dim, to);
-	return SCORE_VECS;
+	bool half = is_half(s), widen = half && it->n_row >= WIDEN_ROWS;
+	uint32_t vecs = group_vecs(it, widen, end - pos), after = pos + vecs * VF_N;
+	struct keys keys = {.half = half, .stride = (size_t)s->k.dim_stride * elem_len(half)};
+	find_keys(it, pos, vecs, keys.k);
+	if (vecs == SCORE_VECS && it->end[it->n_row - 1] >= after + vecs * VF_N)
+		find_keys(it, after, vecs, keys.next);
+	if (widen)
+		widen_keys(w, vecs, s->head_dim, &keys);
+	score_keys(vecs, &keys, w->q, it->n_row, s->head_dim, w->s + (pos - strip));
+	return vecs;
 }
 
 /* Scores of the strip's keys [begin, end), from whole groups of 16. */
@@ -212,7 +275,8 @@ static void score_strip(
 {
 	const struct nsv_attn_shape *s = it->call->shape;
 	uint32_t pos = begin / VF_N * VF_N;
-	const struct keys keys = {.k = {w->k}, .stride = VF_N};
+	const struct keys keys = {
+		.k = {(const char *)w->k}, .stride = VF_N * sizeof(float)};
 	if (k_in_place(s)) {
 		while (pos < end)
 			pos += VF_N * score_in_place(it, w, strip, pos, end);
@@ -220,7 +284,7 @@ static void score_strip(
 	}
 	for (; pos < end; pos += VF_N) {
 		gather_k(it, pos, begin, end, w->k);
-		score_group(1, &keys, w->q, it->n_row, s->head_dim, w->s + (pos - strip));
+		score_keys(1, &keys, w->q, it->n_row, s->head_dim, w->s + (pos - strip));
 	}
 }
 
@@ -282,10 +346,11 @@ static void weigh_row(const struct nsv_attn_shape *shape, float *s, uint32_t fro
 
 /* ---- Values ----------------------------------------------------------------------------- */
 
-/* acc += p * v over the strip's keys [from, to); rows and vecs are constants where expanded. */
-ALWAYS_INLINE void value_rows(uint32_t rows, uint32_t vecs, float *const *part, uint32_t dim0,
-	const float *p, const float *const *v_row, uint32_t from, uint32_t to)
+/* acc += p * v over the strip's keys [from, to); rows, vecs and half are constants where expanded. */
+ALWAYS_INLINE void value_rows(uint32_t rows, uint32_t vecs, bool half, float *const *part,
+	uint32_t dim0, const float *p, const char *const *v_row, uint32_t from, uint32_t to)
 {
+	size_t at = dim0 * elem_len(half), step = VF_N * elem_len(half);
 	vf acc[VALUE_ROWS][VALUE_VECS];
 	UNROLL
 	for (uint32_t r = 0; r < rows; r++)
@@ -293,14 +358,14 @@ ALWAYS_INLINE void value_rows(uint32_t rows, uint32_t vecs, float *const *part, 
 		for (uint32_t j = 0; j < vecs; j++)
 			acc[r][j] = vf_load(part[r] + PART_HEAD + dim0 + j * VF_N);
 	for (uint32_t t = from; t < to; t++) {
-		const float *v = v_row[t] + dim0;
+		const char *v = v_row[t] + at;
 		vf val[VALUE_VECS];
 		UNROLL
 		for (uint32_t j = 0; j < vecs; j++)
-			val[j] = vf_load(v + j * VF_N);
+			val[j] = load_vec(half, v + j * step);
 		UNROLL
 		for (uint32_t j = 0; j < vecs; j++)
-			__builtin_prefetch(v_row[t + AHEAD] + dim0 + j * VF_N);
+			__builtin_prefetch(v_row[t + AHEAD] + at + j * step);
 		UNROLL
 		for (uint32_t r = 0; r < rows; r++) {
 			vf w = vf_set1(p[r * STRIP + t]);
@@ -317,25 +382,28 @@ ALWAYS_INLINE void value_rows(uint32_t rows, uint32_t vecs, float *const *part, 
 }
 
 /* All dimensions, for a constant number of rows. */
-ALWAYS_INLINE void value_dims(uint32_t rows, float *const *part, uint32_t dim, const float *p,
-	const float *const *v_row, uint32_t from, uint32_t to)
+ALWAYS_INLINE void value_dims(uint32_t rows, bool half, float *const *part, uint32_t dim,
+	const float *p, const char *const *v_row, uint32_t from, uint32_t to)
 {
 	uint32_t d = 0;
 	for (; d + VALUE_VECS * VF_N <= dim; d += VALUE_VECS * VF_N)
-		value_rows(rows, VALUE_VECS, part, d, p, v_row, from, to);
+		value_rows(rows, VALUE_VECS, half, part, d, p, v_row, from, to);
 	for (; d < dim; d += VF_N)
-		value_rows(rows, 1, part, d, p, v_row, from, to);
+		value_rows(rows, 1, half, part, d, p, v_row, from, to);
 }
 
-static void value_set(uint32_t rows, float *const *part, uint32_t dim, const float *p,
-	const float *const *v_row, uint32_t from, uint32_t to)
+static void value_set(uint32_t rows, bool half, float *const *part, uint32_t dim, const float *p,
+	const char *const *v_row, uint32_t from, uint32_t to)
 {
 	if (from >= to)
 		return;
 	switch (rows) {
 #define CASE(c) \
 	case c: \
-		value_dims(c <= VALUE_ROWS ? c : 1, part, dim, p, v_row, from, to); \
+		if (half) \
+			value_dims(c <= VALUE_ROWS ? c : 1, true, part, dim, p, v_row, from, to); \
+		else \
+			value_dims(c <= VALUE_ROWS ? c : 1, false, part, dim, p, v_row, from, to); \
 		break;
 		CASE(1)
 		CASE(2)
@@ -350,7 +418,7 @@ static void value_set(uint32_t rows, float *const *part, uint32_t dim, const flo
 /* Rows r0 .. r0 + rows - 1 over the strip's keys [from, to): together where all see a key; before
  * and after, each alone, so that a key that a row does not see is not even multiplied by zero. */
 static void value_span(const struct item *it, struct work *w, uint32_t r0, uint32_t rows,
-	uint32_t strip, uint32_t from, uint32_t to)
+	bool half, uint32_t strip, uint32_t from, uint32_t to)
 {
 	uint32_t dim = padded_dim(it->call->shape), lo = from, hi = to;
 	const float *p = w->s + r0 * STRIP;
@@ -364,47 +432,99 @@ static void value_span(const struct item *it, struct work *w, uint32_t r0, uint3
 	for (uint32_t r = 0; r < rows; r++) {
 		uint32_t b = max_u32(from, clamp_to(it->begin[r0 + r], strip, STRIP));
 		uint32_t e = min_u32(to, clamp_to(it->end[r0 + r], strip, STRIP));
-		value_set(1, part + r, dim, p + r * STRIP, w->v_row, b, min_u32(e, lo));
+		value_set(1, half, part + r, dim, p + r * STRIP, w->v_row, b, min_u32(e, lo));
 	}
-	value_set(rows, part, dim, p, w->v_row, lo, hi);
+	value_set(rows, half, part, dim, p, w->v_row, lo, hi);
 	for (uint32_t r = 0; r < rows && hi < to; r++) {
 		uint32_t e = min_u32(to, clamp_to(it->end[r0 + r], strip, STRIP));
-		value_set(1, part + r, dim, p + r * STRIP, w->v_row, hi, e);
+		value_set(1, half, part + r, dim, p + r * STRIP, w->v_row, hi, e);
 	}
 }
 
 /* The strip's keys [from, to), whose addresses are in v_row. */
-static void value_all(
-	const struct item *it, struct work *w, uint32_t strip, uint32_t from, uint32_t to)
+static void value_all(const struct item *it, struct work *w, bool half, uint32_t strip,
+	uint32_t from, uint32_t to)
 {
 	for (uint32_t r = 0; r < it->n_row; r += VALUE_ROWS)
-		value_span(it, w, r, min_u32(it->n_row - r, VALUE_ROWS), strip, from, to);
+		value_span(it, w, r, min_u32(it->n_row - r, VALUE_ROWS), half, strip, from, to);
+}
+
+/* Where the values of the strip's keys [from, to) lie; after them, for who asks ahead, any. */
+static void find_values(
+	const struct item *it, uint32_t strip, uint32_t from, uint32_t to, const char **row)
+{
+	const struct nsv_attn_shape *s = it->call->shape;
+	for (uint32_t t = from; t < to; t++)
+		row[t] = (const char *)it->call->v +
+			(size_t)place(it, &s->v, strip + t) * elem_len(is_half(s));
+	for (uint32_t i = 0; i < AHEAD; i++)
+		row[to + i] = row[to - 1];
+}
+
+/* The strip's keys [from, to), their values in w->v, `stride` floats each. */
+static void value_copied(const struct item *it, struct work *w, uint32_t strip, uint32_t from,
+	uint32_t to, uint32_t stride)
+{
+	for (uint32_t i = 0; i < to - from + AHEAD; i++)
+		w->v_row[from + i] = (const char *)(w->v + min_u32(i, to - from - 1) * stride);
+	value_all(it, w, false, strip, from, to);
+}
+
+/* Values of one key as fp32; those of the key AHEAD of it are asked for. */
+static void widen_value(const char *v, const char *ahead, uint32_t dim, float *dst)
+{
+	for (uint32_t d = 0; d < dim; d += VF_N) {
+		vf_store(dst + d, vf_load_f16(v + d * sizeof(uint16_t)));
+		__builtin_prefetch(ahead + d * sizeof(uint16_t));
+	}
+}
+
+/* As many keys at a time as fit w->v. */
+static void value_widened(
+	const struct item *it, struct work *w, uint32_t strip, uint32_t from, uint32_t to)
+{
+	uint32_t dim = padded_dim(it->call->shape);
+	uint32_t n = min_u32(VALUE_KEYS, VF_N * DIM_MAX / dim);
+	const char *row[STRIP + AHEAD];
+	find_values(it, strip, from, to, row);
+	for (uint32_t t = from; t < to; t += n) {
+		uint32_t end = min_u32(t + n, to);
+		for (uint32_t i = t; i < end; i++)
+			widen_value(row[i], row[i + AHEAD], dim, w->v + (i - t) * dim);
+		value_copied(it, w, strip, t, end, dim);
+	}
+}
+
+static void value_in_place(
+	const struct item *it, struct work *w, uint32_t strip, uint32_t from, uint32_t to)
+{
+	bool half = is_half(it->call->shape);
+	find_values(it, strip, from, to, w->v_row);
+	for (uint32_t t = from; t < to; t += VALUE_KEYS)
+		value_all(it, w, half, strip, t, min_u32(t + VALUE_KEYS, to));
+}
+
+static void value_gathered(
+	const struct item *it, struct work *w, uint32_t strip, uint32_t from, uint32_t to)
+{
+	for (uint32_t t = from; t < to; t += VF_N) {
+		uint32_t end = min_u32(t + VF_N, to);
+		for (uint32_t i = t; i < end; i++)
+			gather_v(it, strip + i, w->v + (i - t) * DIM_MAX);
+		value_copied(it, w, strip, t, end, DIM_MAX);
+	}
 }
 
 static void value_strip(
 	const struct item *it, struct work *w, uint32_t strip, uint32_t begin, uint32_t end)
 {
 	const struct nsv_attn_shape *s = it->call->shape;
-	if (v_in_place(s)) {
-		for (uint32_t pos = begin; pos < end; pos++)
-			w->v_row[pos - strip] =
-				(const float *)it->call->v + place(it, &s->v, pos);
-		for (uint32_t i = 0; i < AHEAD; i++)
-			w->v_row[end - strip + i] = w->v_row[end - strip - 1];
-		for (uint32_t t = begin - strip; t < end - strip; t += VALUE_KEYS)
-			value_all(it, w, strip, t, min_u32(t + VALUE_KEYS, end - strip));
-		return;
-	}
-	for (uint32_t pos = begin; pos < end; pos += VF_N) {
-		uint32_t to = min_u32(pos + VF_N, end);
-		for (uint32_t i = pos; i < to; i++) {
-			gather_v(it, i, w->v + (i - pos) * DIM_MAX);
-			w->v_row[i - strip] = w->v + (i - pos) * DIM_MAX;
-		}
-		for (uint32_t i = 0; i < AHEAD; i++)
-			w->v_row[to - strip + i] = w->v;
-		value_all(it, w, strip, pos - strip, to - strip);
-	}
+	if (!v_in_place(s))
+		value_gathered(it, w, strip, begin - strip, end - strip);
+	else if (is_half(s) && it->n_row >= WIDEN_ROWS)
+		value_widened(it, w, strip, begin - strip, end - strip);
+	else
+		value_in_place(it, w, strip, begin - strip, end - strip);
 }
 
 /* ---- Chunks ----------------------------------------------------------------------------- */

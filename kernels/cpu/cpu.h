@@ -28,6 +28,9 @@ struct nsv_cpu_row {
 		size_t ld, uint32_t n_row, uint32_t n, enum nsv_act act);
 	void (*softmax)(
 		const struct nsv_part *part, float *p, const float *x, uint32_t n_row, uint32_t n);
+	void (*kv_append)(const struct nsv_part *part, const struct nsv_attn_shape *shape,
+		void *k_pool, void *v_pool, const float *k, const float *v, size_t ld,
+		const int64_t *slots, uint32_t n_row);
 	void (*attention)(const struct nsv_part *part, const struct nsv_attn_call *call);
 };
 
@@ -61,6 +64,9 @@ struct nsv_cpu_acts;
 		const float *up, size_t ld, uint32_t n_row, uint32_t n, enum nsv_act act); \
 	void nsv_cpu_softmax_##isa(const struct nsv_part *part, float *p, const float *x, \
 		uint32_t n_row, uint32_t n); \
+	void nsv_cpu_kv_append_##isa(const struct nsv_part *part, \
+		const struct nsv_attn_shape *shape, void *k_pool, void *v_pool, const float *k, \
+		const float *v, size_t ld, const int64_t *slots, uint32_t n_row); \
 	void nsv_cpu_attention_##isa( \
 		const struct nsv_part *part, const struct nsv_attn_call *call);
 

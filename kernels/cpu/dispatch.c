@@ -13,7 +13,8 @@
 		.matmul = nsv_cpu_matmul_##isa_matmul, .rmsnorm = nsv_cpu_rmsnorm_##isa, \
 		.add = nsv_cpu_add_##isa, .add_bias = nsv_cpu_add_bias_##isa, \
 		.rope = nsv_cpu_rope_##isa, .gate = nsv_cpu_gate_##isa, \
-		.softmax = nsv_cpu_softmax_##isa, .attention = nsv_cpu_attention_##isa, \
+		.softmax = nsv_cpu_softmax_##isa, .kv_append = nsv_cpu_kv_append_##isa, \
+		.attention = nsv_cpu_attention_##isa, \
 	}
 
 #if defined(__x86_64__)
@@ -163,6 +164,13 @@ static void cpu_softmax(
 	row_now()->softmax(part, p, x, n_row, n);
 }
 
+static void cpu_kv_append(const struct nsv_part *part, const struct nsv_attn_shape *shape,
+	void *k_pool, void *v_pool, const float *k, const float *v, size_t ld, const int64_t *slots,
+	uint32_t n_row)
+{
+	row_now()->kv_append(part, shape, k_pool, v_pool, k, v, ld, slots, n_row);
+}
+
 static void cpu_attention(const struct nsv_part *part, const struct nsv_attn_call *call)
 {
 	row_now()->attention(part, call);
@@ -187,6 +195,6 @@ const struct nsv_backend nsv_cpu_backend = {
 	.rope = cpu_rope,
 	.gate = cpu_gate,
 	.softmax = cpu_softmax,
-	.kv_append = nsv_cpu_kv_append,
+	.kv_append = cpu_kv_append,
 	.attention = cpu_attention,
 };

@@ -1,4 +1,4 @@
-/* Embedding rows and appending to the KV pools: copies with a change of form. */
+/* Embedding rows: copies with a change of form. */
 #include "kernels/cpu/ops-any.h"
 #include "kernels/cpu/pack.h"
 #include "kernels/half.h"
@@ -36,32 +36,5 @@ void nsv_cpu_embed(const struct nsv_part *part, float *out, const struct nsv_mat
 		embed_span(row, m, (const char *)m->data + (size_t)ids[r] * row_len, begin, end);
 		for (size_t i = begin; i < end; i++)
 			row[i] *= scale;
-	}
-}
-
-/* (n_kv_head, head_dim) floats to one slot. */
-static void append(const struct nsv_attn_shape *s, const struct nsv_kv_layout *l, void *pool,
-	const float *x, int64_t slot)
-{
-	int64_t at = slot / s->block_size * l->block_stride + slot % s->block_size * l->tok_stride;
-	for (uint32_t h = 0; h < s->n_kv_head; h++, at += l->head_stride, x += s->head_dim) {
-		if (s->kv_dtype == NSV_F32 && l->dim_stride == 1) {
-			memcpy((float *)pool + at, x, s->head_dim * sizeof(float));
-			continue;
-		}
-		for (uint32_t d = 0; d < s->head_dim; d++)
-			nsv_store_elem(s->kv_dtype, pool, at + d * l->dim_stride, x[d]);
-	}
-}
-
-void nsv_cpu_kv_append(const struct nsv_part *part, const struct nsv_attn_shape *shape,
-	void *k_pool, void *v_pool, const float *k, const float *v, size_t ld, const int64_t *slots,
-	uint32_t n_row)
-{
-	size_t begin, end;
-	nsv_part_range(part, n_row, 1, &begin, &end);
-	for (size_t r = begin; r < end; r++) {
-		append(shape, &shape->k, k_pool, k + r * ld, slots[r]);
-		append(shape, &shape->v, v_pool, v + r * ld, slots[r]);
 	}
 }

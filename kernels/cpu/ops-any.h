@@ -7,8 +7,5 @@
 /* struct nsv_backend says what each does. */
 void nsv_cpu_embed(const struct nsv_part *part, float *out, const struct nsv_matrix *m,
 	const int32_t *ids, uint32_t n_row, float scale);
-void nsv_cpu_kv_append(const struct nsv_part *part, const struct nsv_attn_shape *shape,
-	void *k_pool, void *v_pool, const float *k, const float *v, size_t ld, const int64_t *slots,
-	uint32_t n_row);
 
 #endif

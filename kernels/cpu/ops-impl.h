@@ -159,3 +159,58 @@ void FN(softmax)(const struct nsv_part *part, float *p, const float *x, uint32_t
 	for (size_t r = begin; r < end; r++)
 		softmax_row(p + r * n, x + r * n, n);
 }
+
+/* ---- Appending to the pools ------------------------------------------------------------- */
+
+/* Sixteen elements, `stride` apart from element `at` on; n of them are there. */
+ALWAYS_INLINE void put_f16(uint16_t *pool, int64_t at, int64_t stride, vf x, uint32_t n)
+{
+	uint16_t h[VF_N];
+	if (stride == 1 && n == VF_N) {
+		vf_store_f16_kv(pool + at, x);
+		return;
+	}
+	vf_store_f16_kv(h, x);
+	for (uint32_t i = 0; i < n; i++)
+		pool[at + i * stride] = h[i];
+}
+
+/* A head's dimensions to their places, from element `at` on. */
+static void append_head(const struct nsv_attn_shape *s, const struct nsv_kv_layout *l, void *pool,
+	int64_t at, const float *x)
+{
+	if (s->kv_dtype == NSV_F32 && l->dim_stride == 1) {
+		memcpy((float *)pool + at, x, s->head_dim * sizeof(float));
+		return;
+	}
+	if (s->kv_dtype != NSV_F16) {
+		for (uint32_t d = 0; d < s->head_dim; d++)
+			nsv_store_kv(s->kv_dtype, pool, at + d * l->dim_stride, x[d]);
+		return;
+	}
+	for (uint32_t d = 0; d < s->head_dim; d += VF_N) {
+		uint32_t n = lanes_at(d, s->head_dim);
+		put_f16(pool, at + d * l->dim_stride, l->dim_stride, vf_load_n(x + d, n), n);
+	}
+}
+
+/* (n_kv_head, head_dim) floats to one slot. */
+static void append_slot(const struct nsv_attn_shape *s, const struct nsv_kv_layout *l, void *pool,
+	const float *x, int64_t slot)
+{
+	int64_t at = slot / s->block_size * l->block_stride + slot % s->block_size * l->tok_stride;
+	for (uint32_t h = 0; h < s->n_kv_head; h++)
+		append_head(s, l, pool, at + h * l->head_stride, x + (size_t)h * s->head_dim);
+}
+
+void FN(kv_append)(const struct nsv_part *part, const struct nsv_attn_shape *shape, void *k_pool,
+	void *v_pool, const float *k, const float *v, size_t ld, const int64_t *slots,
+	uint32_t n_row)
+{
+	size_t begin, end;
+	nsv_part_range(part, n_row, 1, &begin, &end);
+	for (size_t r = begin; r < end; r++) {
+		append_slot(shape, &shape->k, k_pool, k + r * ld, slots[r]);
+		append_slot(shape, &shape->v, v_pool, v + r * ld, slots[r]);
+	}
+}

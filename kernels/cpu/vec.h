@@ -5,7 +5,7 @@
 #ifndef NSV_KERNELS_CPU_VEC_H
 #define NSV_KERNELS_CPU_VEC_H
 
-#include "shm/base.h"
+#include "kernels/half.h"
 
 #include <math.h>
 #include <string.h>
@@ -69,6 +69,15 @@ ALWAYS_INLINE void vf_store_n(float *p, vf a, uint32_t n)
 ALWAYS_INLINE vf vf_load_f16(const void *p)
 {
 	return _mm512_cvtph_ps(_mm256_loadu_si256(p));
+}
+
+/* As nsv_f32_f16_kv. */
+ALWAYS_INLINE void vf_store_f16_kv(void *p, vf a)
+{
+	__m256i h = _mm512_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+	__m256i abs = _mm256_and_si256(h, _mm256_set1_epi16(0x7fff));
+	__mmask16 beyond = _mm256_cmpgt_epi16_mask(abs, _mm256_set1_epi16(NSV_F16_MAX));
+	_mm256_storeu_si256(p, _mm256_mask_mov_epi16(h, beyond, _mm256_set1_epi16(NSV_F16_NAN)));
 }
 
 ALWAYS_INLINE vf vf_load_bf16(const void *p)
@@ -222,6 +231,20 @@ ALWAYS_INLINE vf vf_load_f16(const void *p)
 	return (vf){_mm256_cvtph_ps(_mm_loadu_si128(q)), _mm256_cvtph_ps(_mm_loadu_si128(q + 1))};
 }
 
+ALWAYS_INLINE void store_f16_kv8(__m128i *p, __m256 a)
+{
+	__m128i h = _mm256_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+	__m128i abs = _mm_and_si128(h, _mm_set1_epi16(0x7fff));
+	__m128i beyond = _mm_cmpgt_epi16(abs, _mm_set1_epi16(NSV_F16_MAX));
+	_mm_storeu_si128(p, _mm_blendv_epi8(h, _mm_set1_epi16(NSV_F16_NAN), beyond));
+}
+
+ALWAYS_INLINE void vf_store_f16_kv(void *p, vf a)
+{
+	store_f16_kv8(p, a.lo);
+	store_f16_kv8((__m128i *)p + 1, a.hi);
+}
+
 ALWAYS_INLINE vf vf_load_bf16(const void *p)
 {
 	const __m128i *q = p;
@@ -349,8 +372,6 @@ ALWAYS_INLINE __m256 vf_fold(vf a)
 
 #else
 
-#include "kernels/half.h"
-
 typedef struct {
 	float f[VF_N];
 } vf;
@@ -391,6 +412,12 @@ ALWAYS_INLINE void vf_store_n(float *p, vf a, uint32_t n)
 ALWAYS_INLINE vf vf_load_f16(const void *p)
 {
 	VF_EACH(nsv_load_elem(NSV_F16, p, i));
+}
+
+ALWAYS_INLINE void vf_store_f16_kv(void *p, vf a)
+{
+	for (uint32_t i = 0; i < VF_N; i++)
+		nsv_store_kv(NSV_F16, p, i, a.f[i]);
 }
 
 ALWAYS_INLINE vf vf_load_bf16(const void *p)

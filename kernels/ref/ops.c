@@ -133,7 +133,7 @@ static void append_row(const struct nsv_attn_shape *s, const struct nsv_kv_layou
 		for (uint32_t d = 0; d < s->head_dim; d++) {
 			int64_t off = 0;
 			if (nsv_attn_offset(s, l, (uint64_t)slot, h, d, &off) == NSV_ATTN_OK)
-				nsv_store_elem(s->kv_dtype, pool, off, x[h * s->head_dim + d]);
+				nsv_store_kv(s->kv_dtype, pool, off, x[h * s->head_dim + d]);
 		}
 }
 

@@ -107,6 +107,7 @@ static struct nsv_backend row_backend(const struct nsv_cpu_row *row, char *name)
 	b.rope = row->rope;
 	b.gate = row->gate;
 	b.softmax = row->softmax;
+	b.kv_append = row->kv_append;
 	b.attention = row->attention;
 	return b;
 }

@@ -248,6 +248,15 @@ static void check(const struct dims *d, uint32_t dtype, enum order order, const 
 
 /* ---- Tests ------------------------------------------------------------------------------ */
 
+/* What pools are made of, one after the other, so that tests over many shapes see both. */
+static uint32_t next_dtype(void)
+{
+	static uint32_t n;
+	return n++ % 2 ? NSV_F32 : NSV_F16;
+}
+
+static const uint32_t both[] = {NSV_F32, NSV_F16};
+
 static void test_head_sizes(void **unused)
 {
 	static const uint32_t sizes[] = {64, 80, 96, 128, 256, 1, 7, 33, 100, 1024};
@@ -256,7 +265,7 @@ static void test_head_sizes(void **unused)
 		for (int order = 0; order < 3; order++) {
 			struct dims d = {4, 2, sizes[i], 16};
 			uint32_t lens[3][2] = {{t_below(60), 1}, {0, 1 + t_below(20)}, {t_below(40), 5}};
-			check(&d, NSV_F32, (enum order)order, lens, 3);
+			check(&d, next_dtype(), (enum order)order, lens, 3);
 		}
 }
 
@@ -267,10 +276,10 @@ static void test_groups(void **unused)
 		uint32_t n_kv = 1 + t_below(3);
 		struct dims d = {group * n_kv, n_kv, 32, 16};
 		uint32_t lens[2][2] = {{t_below(300), 1}, {t_below(50), 1 + t_below(30)}};
-		check(&d, NSV_F32, DIM_MAJOR, lens, 2);
+		check(&d, next_dtype(), DIM_MAJOR, lens, 2);
 	}
-	check(&(struct dims){30, 1, 16, 32}, NSV_F32, DIM_MAJOR, (const uint32_t[][2]){{20, 3}}, 1);
-	check(&(struct dims){9, 3, 64, 16}, NSV_F32, DIM_MAJOR, (const uint32_t[][2]){{250, 30}}, 1);
+	check(&(struct dims){30, 1, 16, 32}, next_dtype(), DIM_MAJOR, (const uint32_t[][2]){{20, 3}}, 1);
+	check(&(struct dims){9, 3, 64, 16}, NSV_F16, DIM_MAJOR, (const uint32_t[][2]){{250, 30}}, 1);
 }
 
 static void test_block_sizes(void **unused)
@@ -280,7 +289,7 @@ static void test_block_sizes(void **unused)
 		for (int order = 0; order < 3; order++) {
 			struct dims d = {3, 1, 48, bs};
 			uint32_t lens[3][2] = {{bs - 1, 1}, {bs < 300 ? bs : 0, 2}, {t_below(100), 3}};
-			check(&d, NSV_F32, (enum order)order, lens, 3);
+			check(&d, next_dtype(), (enum order)order, lens, 3);
 		}
 }
 
@@ -302,11 +311,11 @@ static void test_edges(void **unused)
 	static const uint32_t edges[] = {1, 15, 16, 17, 31, 32, 255, 256, 257, 511, 512, 513, 1024};
 	struct dims d = {2, 1, 16, 16};
 	(void)unused;
-	for (size_t i = 0; i < NSV_ARRAY_LEN(edges); i++) {
-		uint32_t lens[2][2] = {{edges[i] - 1, 1}, {edges[i] - 1, 1 + t_below(9)}};
-		check(&d, NSV_F32, DIM_MAJOR, lens, 2);
+	for (size_t i = 0; i < 2 * NSV_ARRAY_LEN(edges); i++) {
+		uint32_t n = edges[i / 2] - 1, lens[2][2] = {{n, 1}, {n, 1 + t_below(9)}};
+		check(&d, both[i % 2], DIM_MAJOR, lens, 2);
 	}
-	check(&d, NSV_F32, DIM_MAJOR, (const uint32_t[][2]){{4095, 2}, {4607, 1}, {4600, 10}}, 3);
+	check(&d, next_dtype(), DIM_MAJOR, (const uint32_t[][2]){{4095, 2}, {4607, 1}, {4600, 10}}, 3);
 }
 
 static void test_window_and_cap(void **unused)
@@ -315,7 +324,7 @@ static void test_window_and_cap(void **unused)
 	for (uint32_t window = 1; window < 700; window = window * 3 + t_below(5)) {
 		struct dims d = {4, 2, 32, 16};
 		uint32_t lens[3][2] = {{600 + t_below(100), 1}, {250, 20}, {0, 40}};
-		struct batch b = make_batch(&d, NSV_F32, DIM_MAJOR, lens, 3);
+		struct batch b = make_batch(&d, next_dtype(), DIM_MAJOR, lens, 3);
 		b.shape.window = window;
 		b.shape.softcap = t_below(2) ? 5.0f : 0.0f;
 		check_batch(&b);
@@ -330,7 +339,7 @@ static void test_peaked(void **unused)
 	for (int i = 0; i < 6; i++) {
 		struct dims d = {3, 3, 64, 16};
 		uint32_t lens[1][2] = {{t_below(800), 1 + t_below(4)}};
-		struct batch b = make_batch(&d, NSV_F32, DIM_MAJOR, lens, 1);
+		struct batch b = make_batch(&d, next_dtype(), DIM_MAJOR, lens, 1);
 		size_t n;
 		const struct nsv_backend *list = t_backends(&n);
 		float *want;
@@ -347,16 +356,14 @@ static void test_peaked(void **unused)
 	}
 }
 
-/* A prefill cut into pieces, each with its own plan: the bits of the whole. */
-static void test_cuts(void **unused)
+static void check_cuts(uint32_t dtype)
 {
 	static const uint32_t cuts[] = {1, 16, 100, 7};
 	struct dims d = {9, 3, 64, 16};
 	size_t n, row = 9 * 64;
 	const struct nsv_backend *list = t_backends(&n);
-	struct batch b = make_batch(&d, NSV_F32, DIM_MAJOR, (const uint32_t[][2]){{0, N_CUT}}, 1);
-	(void)unused;
-	for (size_t i = 1; i < n; i++) {
+	struct batch b = make_batch(&d, dtype, DIM_MAJOR, (const uint32_t[][2]){{0, N_CUT}}, 1);
+	for (size_t i = dtype == NSV_F32 ? 2 : 1; i < n; i++) {
 		float *whole = attend_all(&list[i], &b, 2), *out;
 		for (size_t c = i == 1 ? 2 : 0; c < NSV_ARRAY_LEN(cuts); c++) { /* `model` is slow */
 			out = t_floats(out_n(&b));
@@ -374,15 +381,21 @@ static void test_cuts(void **unused)
 	free_batch(&b);
 }
 
-/* Decode rows that are few enough for their chunks to be shared out: the bits of one thread. */
-static void test_split(void **unused)
+/* A prefill cut into pieces, each with its own plan: the bits of the whole. */
+static void test_cuts(void **unused)
+{
+	(void)unused;
+	for (size_t i = 0; i < NSV_ARRAY_LEN(both); i++)
+		check_cuts(both[i]);
+}
+
+static void check_split(uint32_t dtype)
 {
 	struct dims d = {6, 2, 80, 16};
 	size_t n;
 	const struct nsv_backend *list = t_backends(&n);
-	struct batch b = make_batch(&d, NSV_F32, DIM_MAJOR,
+	struct batch b = make_batch(&d, dtype, DIM_MAJOR,
 		(const uint32_t[][2]){{1000, 1}, {0, 1}, {254, 4}, {4700, 1}}, 4);
-	(void)unused;
 	for (size_t i = 2; i < n; i++) {
 		float *one = attend_all(&list[i], &b, 1);
 		for (uint32_t threads = 2; threads <= 5; threads++) {
@@ -395,15 +408,21 @@ static void test_split(void **unused)
 	free_batch(&b);
 }
 
-/* A sequence alone, and among others. */
-static void test_neighbours(void **unused)
+/* Decode rows that are few enough for their chunks to be shared out: the bits of one thread. */
+static void test_split(void **unused)
+{
+	(void)unused;
+	for (size_t i = 0; i < NSV_ARRAY_LEN(both); i++)
+		check_split(both[i]);
+}
+
+static void check_neighbours(uint32_t dtype)
 {
 	struct dims d = {9, 3, 64, 16};
 	size_t n, row = 9 * 64;
 	const struct nsv_backend *list = t_backends(&n);
-	struct batch b = make_batch(&d, NSV_F32, DIM_MAJOR,
+	struct batch b = make_batch(&d, dtype, DIM_MAJOR,
 		(const uint32_t[][2]){{700, 1}, {30, 20}, {0, 70}, {299, 1}, {3, 0}}, 5);
-	(void)unused;
 	for (size_t i = 1; i < n; i++) {
 		float *all = attend_all(&list[i], &b, 3);
 		for (uint32_t s = 0; s < 4; s++) {
@@ -418,6 +437,57 @@ static void test_neighbours(void **unused)
 	free_batch(&b);
 }
 
+/* A sequence alone, and among others. */
+static void test_neighbours(void **unused)
+{
+	(void)unused;
+	for (size_t i = 0; i < NSV_ARRAY_LEN(both); i++)
+		check_neighbours(both[i]);
+}
+
+/* One element of the pool that fp16 cannot hold: appended, it ends every row that sees it, whatever
+ * its sign and the query's, and no other one. */
+static void check_beyond(const struct nsv_backend *backend, bool in_k, uint32_t window)
+{
+	struct dims d = {6, 2, 64, 16};
+	struct batch b = make_batch(
+		&d, NSV_F16, DIM_MAJOR, (const uint32_t[][2]){{0, 80}, {79, 1}, {300, 1}}, 3);
+	uint32_t at = t_below(80), kv = t_below(2), group = d.n_head / d.n_kv_head;
+	float rows[2][2 * 64], *out;
+	int64_t slot = b.tables[0][at / 16] * 16 + at % 16;
+	b.shape.window = window;
+	t_fill_normal(rows[0], 128, 1);
+	t_fill_normal(rows[1], 128, 1);
+	rows[!in_k][kv * 64 + t_below(64)] = t_below(2) ? 65520 : -1e30f;
+	backend->kv_append(&t_alone, &b.shape, b.k, b.v, rows[0], rows[1], 128, &slot, 1);
+	out = attend_all(backend, &b, 2);
+	for (uint32_t i = 0; i < b.n_row * d.n_head; i++) {
+		uint32_t row = i / d.n_head, head = i % d.n_head;
+		bool sees = row < 80 && row >= at && (!window || row - at < window) &&
+			head / group == kv;
+		bool any = false;
+		for (uint32_t j = 0; j < 64; j++)
+			any |= !isfinite(out[(size_t)i * 64 + j]);
+		if (any != sees)
+			fail_msg("%s: row %u, head %u; the element is in %u, head %u",
+				backend->name, row, head, at, kv);
+	}
+	nsv_guard_free(out);
+	free_batch(&b);
+}
+
+static void test_beyond_f16(void **unused)
+{
+	size_t n;
+	const struct nsv_backend *list = t_backends(&n);
+	(void)unused;
+	for (size_t i = 0; i < n; i++)
+		for (uint32_t in_k = 0; in_k < 2; in_k++) {
+			check_beyond(&list[i], in_k, 0);
+			check_beyond(&list[i], in_k, 1 + t_below(20));
+		}
+}
+
 static void test_random(void **unused)
 {
 	(void)unused;
@@ -428,7 +498,7 @@ static void test_random(void **unused)
 			lens[s][0] = t_below(t_below(5) ? 100 : 700);
 			lens[s][1] = t_below(t_below(3) ? 2 : 40) + (s == 0);
 		}
-		check(&d, NSV_F32, (enum order)t_below(3), (const uint32_t(*)[2])lens, n_seq);
+		check(&d, next_dtype(), (enum order)t_below(3), (const uint32_t(*)[2])lens, n_seq);
 	}
 }
 
@@ -472,6 +542,7 @@ int main(void)
 		cmocka_unit_test(test_cuts),
 		cmocka_unit_test(test_split),
 		cmocka_unit_test(test_neighbours),
+		cmocka_unit_test(test_beyond_f16),
 		cmocka_unit_test(test_random),
 		cmocka_unit_test(test_dispatch),
 	};

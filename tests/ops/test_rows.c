@@ -308,8 +308,8 @@ static void check_slot(const struct append_call *c, uint32_t r, uint32_t h, uint
 	k = nsv_load_elem(c->s->kv_dtype, c->k_pool, ko);
 	v = nsv_load_elem(c->s->kv_dtype, c->v_pool, vo);
 	if (c->s->kv_dtype != NSV_F32) {
-		nsv_store_elem(c->s->kv_dtype, half, 0, kw);
-		nsv_store_elem(c->s->kv_dtype, half, 1, vw);
+		nsv_store_kv(c->s->kv_dtype, half, 0, kw);
+		nsv_store_kv(c->s->kv_dtype, half, 1, vw);
 		kw = nsv_load_elem(c->s->kv_dtype, half, 0);
 		vw = nsv_load_elem(c->s->kv_dtype, half, 1);
 	}
@@ -327,8 +327,8 @@ static void check_append(const struct nsv_backend *b, uint32_t dtype, bool dim_m
 	struct append_call c = {b, &s, nsv_guard_new(pool_len, 2, NSV_GUARD_AFTER),
 		nsv_guard_new(pool_len, 2, NSV_GUARD_AFTER), NULL, NULL, slots, 67, 5};
 	float *k = t_floats(5 * 67), *v = t_floats(5 * 67);
-	t_fill_normal(k, 5 * 67, 1);
-	t_fill_normal(v, 5 * 67, 1);
+	t_fill_normal(k, 5 * 67, t_below(2) ? 1 : 1e-7f);
+	t_fill_normal(v, 5 * 67, t_below(2) ? 1 : 10000);
 	memset(c.k_pool, 0xff, pool_len);
 	memset(c.v_pool, 0xff, pool_len);
 	c.k = k;
@@ -360,6 +360,75 @@ static void test_append(void **unused)
 		}
 }
 
+/* ---- To fp16, as K and V are stored ----------------------------------------------------- */
+
+#define N_CONVERT 4096u
+#define MAX_DIM 1024u
+
+/* n floats through the backend's kv_append: adjacent places in V, 16 apart in K. */
+static void convert(const struct nsv_backend *b, const float *x, uint32_t n, uint16_t *k, uint16_t *v)
+{
+	uint32_t n_head = n / MAX_DIM;
+	int64_t block = (int64_t)n * 16, slot = 0;
+	const struct nsv_attn_shape s = {.n_head = n_head, .n_kv_head = n_head, .head_dim = MAX_DIM,
+		.block_size = 16, .n_block = 1, .kv_dtype = NSV_F16, .scale = 1,
+		.k = {block, 1, MAX_DIM * 16, 16}, .v = {block, MAX_DIM, MAX_DIM * 16, 1}};
+	uint16_t *pools = calloc(2, (size_t)block * 2);
+	assert_non_null(pools);
+	b->kv_append(&t_alone, &s, pools, pools + block, x, x, n, &slot, 1);
+	for (uint32_t i = 0; i < n; i++) {
+		k[i] = pools[(size_t)i * 16];
+		v[i] = pools[block + i / MAX_DIM * MAX_DIM * 16 + i % MAX_DIM];
+	}
+	free(pools);
+}
+
+/* The nearest of all fp16 numbers, to even; NaN for what lies beyond the largest: found by search. */
+static uint16_t nearest_f16(float f)
+{
+	double x = fabs((double)f);
+	uint32_t low = 0, high = 0x7bff, sign = nsv_f32_bits(f) >> 16 & 0x8000u;
+	if (isnan(f) || x >= 65520)
+		return 0x7e00;
+	while (low < high) { /* the largest that is not above x */
+		uint32_t middle = (low + high + 1) / 2;
+		if (x >= (double)nsv_f16_f32((uint16_t)middle))
+			low = middle;
+		else
+			high = middle - 1;
+	}
+	if (low < 0x7bff) {
+		double below = x - (double)nsv_f16_f32((uint16_t)low);
+		double above = (double)nsv_f16_f32((uint16_t)(low + 1)) - x;
+		low += above < below || (above == below && low & 1);
+	}
+	return (uint16_t)(sign | low);
+}
+
+/* The result depends on the upper 20 bits and on whether any bit below them is set: all of the
+ * former with four of the latter, on every row. */
+static void test_to_f16(void **unused)
+{
+	const uint32_t tails[] = {0, 1, 0xfff, 1 + t_below(0xffe)};
+	size_t n;
+	const struct nsv_backend *list = t_backends(&n);
+	float *x = t_floats(N_CONVERT);
+	uint16_t want[N_CONVERT], k[N_CONVERT], v[N_CONVERT];
+	(void)unused;
+	for (uint32_t at = 0; at < 1u << 22; at += N_CONVERT) {
+		for (uint32_t i = 0; i < N_CONVERT; i++) {
+			x[i] = nsv_bits_f32((at + i) >> 2 << 12 | tails[(at + i) & 3]);
+			want[i] = nearest_f16(x[i]);
+		}
+		for (size_t b = 2; b < n; b++) {
+			convert(&list[b], x, N_CONVERT, k, v);
+			if (memcmp(k, want, sizeof(want)) || memcmp(v, want, sizeof(want)))
+				fail_msg("%s: floats from %#x on", list[b].name, nsv_f32_bits(x[0]));
+		}
+	}
+	nsv_guard_free(x);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -371,6 +440,7 @@ int main(void)
 		cmocka_unit_test(test_exp_range),
 		cmocka_unit_test(test_embed),
 		cmocka_unit_test(test_append),
+		cmocka_unit_test(test_to_f16),
 	};
 	t_seed();
 	return cmocka_run_group_tests(tests, NULL, NULL);
