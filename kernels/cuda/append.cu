@@ -3,7 +3,8 @@
  *
  *     grid (row, head of q | head of k | head of v), a block of threads a head
  *
- * q is turned in place; k and v rows are only read. Floor: the rows read and written once. */
+ * A head of K or V that is stored as e4m3 gets its scale here (nanoserve_cuda.h). q is turned in
+ * place; k and v rows are only read. Floor: the rows read and written once. */
 #include "kernels/cuda/append.cuh"
 #include "kernels/cuda/convert.cuh"
 #include "kernels/cuda/ptx.cuh"
@@ -16,6 +17,7 @@ constexpr int MAX_DIM = 1024;
 
 struct append_args {
 	nsv_attn_shape shape;
+	nsv_cuda_kv kv;
 	nsv_cuda_append in;
 	void *k_pool, *v_pool;
 };
@@ -57,6 +59,24 @@ __device__ void rope(float *x, const float *cs, int n_rot, bool neox)
 	__syncthreads();
 }
 
+/* Largest magnitude over the block of threads; what is no number does not count. */
+__device__ float block_max(const float *x, int n)
+{
+	__shared__ float warp_max[N_THREAD / 32];
+	float max = 0.0f;
+	for (int i = threadIdx.x; i < n; i += N_THREAD)
+		max = fmaxf(max, fabsf(x[i]));
+	for (int d = 16; d > 0; d /= 2)
+		max = fmaxf(max, __shfl_xor_sync(~0u, max, d));
+	if (threadIdx.x % 32 == 0)
+		warp_max[threadIdx.x / 32] = max;
+	__syncthreads();
+	max = warp_max[0];
+	for (int w = 1; w < N_THREAD / 32; w++)
+		max = fmaxf(max, warp_max[w]);
+	return max;
+}
+
 /* Element 0 of a head in a slot. */
 __device__ int64_t slot_at(
 	const nsv_attn_shape &shape, const nsv_kv_layout &layout, int64_t slot, int head)
@@ -77,6 +97,38 @@ __device__ void head_out(const float *x, void *to, int64_t at, int64_t stride, i
 {
 	for (int i = threadIdx.x; i < n; i += N_THREAD)
 		static_cast<E *>(to)[at + i * stride] = from_float<E>(x[i]);
+}
+
+/* A head as e4m3: its bytes, and its scale among those of the block. */
+__device__ void head_out_packed(const float *x, const nsv_attn_shape &shape,
+	const nsv_kv_layout &layout, int64_t scales, void *pool, int64_t slot, int head)
+{
+	int exponent = e4m3_exponent(block_max(x, shape.head_dim));
+	char *to = static_cast<char *>(pool);
+	int64_t at = slot_at(shape, layout, slot, head);
+	for (int i = threadIdx.x; i < shape.head_dim; i += N_THREAD)
+		to[at + i * layout.dim_stride] = to_e4m3(ldexpf(x[i], -exponent));
+	to += slot / shape.block_size * layout.block_stride + scales;
+	if (threadIdx.x == 0)
+		reinterpret_cast<float *>(
+			to)[(int64_t)head * shape.block_size + slot % shape.block_size] =
+			ldexpf(1.0f, exponent);
+}
+
+/* A head of K or V into its slot. */
+template <typename E>
+__device__ void head_store(
+	const float *x, const append_args &args, bool is_v, int64_t slot, int head)
+{
+	const nsv_attn_shape &shape = args.shape;
+	const nsv_kv_layout &layout = is_v ? shape.v : shape.k;
+	void *pool = is_v ? args.v_pool : args.k_pool;
+	if (args.kv.dtype == NSV_CUDA_KV_E4M3)
+		head_out_packed(x, shape, layout, is_v ? args.kv.v_scales : args.kv.k_scales, pool,
+			slot, head);
+	else
+		head_out<E>(x, pool, slot_at(shape, layout, slot, head), layout.dim_stride,
+			shape.head_dim);
 }
 
 template <typename E> __global__ void __launch_bounds__(N_THREAD) append_kernel(append_args args)
@@ -102,12 +154,8 @@ template <typename E> __global__ void __launch_bounds__(N_THREAD) append_kernel(
 		rope(x, in.cs + (int64_t)row * in.n_rot, in.n_rot, in.neox);
 	if (is_q)
 		head_out<E>(x, in.q, at, 1, n);
-	else if (is_v)
-		head_out<E>(
-			x, args.v_pool, slot_at(shape, shape.v, slot, head), shape.v.dim_stride, n);
 	else
-		head_out<E>(
-			x, args.k_pool, slot_at(shape, shape.k, slot, head), shape.k.dim_stride, n);
+		head_store<E>(x, args, is_v, slot, head);
 }
 
 using kernel_fn = void (*)(append_args);
@@ -136,14 +184,14 @@ int append_load()
 	return 0;
 }
 
-int append_launch(const nsv_attn_shape &shape, const nsv_cuda_append &args, void *k_pool,
-	void *v_pool, cudaStream_t stream)
+int append_launch(const nsv_attn_shape &shape, const nsv_cuda_kv &kv, const nsv_cuda_append &args,
+	void *k_pool, void *v_pool, cudaStream_t stream)
 {
 	kernel_fn fn = find_kernel(shape.kv_dtype);
 	if (!fn || shape.head_dim > MAX_DIM)
 		return -ENOTSUP;
 	dim3 grid(args.n_row, shape.n_head + 2 * shape.n_kv_head);
-	fn<<<grid, N_THREAD, 0, stream>>>({shape, args, k_pool, v_pool});
+	fn<<<grid, N_THREAD, 0, stream>>>({shape, kv, args, k_pool, v_pool});
 	return cudaGetLastError() == cudaSuccess ? 0 : -EIO;
 }
 

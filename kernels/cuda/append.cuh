@@ -10,8 +10,8 @@ namespace nsv
 {
 
 int append_load();
-int append_launch(const nsv_attn_shape &shape, const nsv_cuda_append &args, void *k_pool,
-	void *v_pool, cudaStream_t stream);
+int append_launch(const nsv_attn_shape &shape, const nsv_cuda_kv &kv, const nsv_cuda_append &args,
+	void *k_pool, void *v_pool, cudaStream_t stream);
 
 } // namespace nsv
 

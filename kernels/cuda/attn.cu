@@ -12,28 +12,41 @@
 
 using namespace nsv;
 
+static_assert(
+	NSV_CUDA_SHARED_KEYS == TILE << CHUNK_LEVELS && CHUNKS_A_SIZE % (1 << CHUNK_LEVELS) == 0,
+	"the largest chunk: all chunks end where it may begin");
+
 static constexpr float LOG2E = 1.44269504f;
 /* Sequences of more rows (query row, head of the group) are prefill's, where limits allow them. */
 static constexpr int32_t DECODE_ROWS = 64, DECODE_ROWS_BESIDE_PREFILL = 32;
 
-struct nsv_cuda_attn {
-	struct nsv_cuda *cuda;
-	struct nsv_attn_shape shape;
-	struct nsv_cuda_limits limits;
-	enum nsv_cuda_path path;
+/* A line of items that decode's kernel spreads over the device: how, and what the plan leaves. */
+struct decode_line {
 	decode_config config;
-	work_shape work, prefill; /* prefill.row_tile 0: all is decode's */
-	int32_t n_block, n_slot, slot_len;
-	bool is_fresh; /* nothing ran since the plan */
-	size_t work_len;
-	char *memory; /* the parts below, one allocation */
+	work_shape work;
+	int32_t n_block, slot_len;
 	run_start *starts;
 	piece *firsts;
 	int32_t *cuts;
 	uint32_t *arrived;
-	int64_t *ends, *prefill_ends;
+	int64_t *ends;
+};
+
+struct nsv_cuda_attn {
+	struct nsv_cuda *cuda;
+	struct nsv_attn_shape shape;
+	struct nsv_cuda_kv kv;
+	struct nsv_cuda_limits limits;
+	enum nsv_cuda_path path;
+	decode_line own, shared; /* of sequences, of prefixes */
+	work_shape prefill;	 /* row_tile 0: all is decode's */
+	int32_t n_slot;
+	bool is_fresh; /* nothing ran since the plan */
+	size_t work_len;
+	char *memory; /* the parts below and those of the lines, one allocation */
+	int64_t *prefill_ends;
 	uint32_t *ticket;
-	float *partials;
+	float *partials, *shared_rows;
 };
 
 static int fail_runtime(cudaError_t code, const char *what, struct nsv_err *err)
@@ -74,6 +87,11 @@ static bool layout_fits(const struct nsv_attn_shape *shape, const struct nsv_kv_
 	       layout->block_stride < limit && shape->block_size >= 8;
 }
 
+static bool is_packed(const struct nsv_cuda_attn *attn)
+{
+	return attn->kv.dtype == NSV_CUDA_KV_E4M3;
+}
+
 static enum nsv_cuda_path choose_path(const struct nsv_attn_shape *shape)
 {
 	bool fits = shape->kv_dtype != NSV_F32 && shape->head_dim % 8 == 0 &&
@@ -82,22 +100,46 @@ static enum nsv_cuda_path choose_path(const struct nsv_attn_shape *shape)
 	return fits ? NSV_CUDA_PATH_TENSOR : NSV_CUDA_PATH_GENERIC;
 }
 
-enum part { STARTS, FIRSTS, CUTS, ARRIVED, TICKET, ENDS, PREFILL_ENDS, PARTIALS, N_PART };
+enum line_part { STARTS, FIRSTS, CUTS, ARRIVED, ENDS, N_LINE_PART };
+enum part { TICKET = 2 * N_LINE_PART, PREFILL_ENDS, PARTIALS, SHARED_ROWS, N_PART };
+
+static void size_line(const decode_line &line, uint32_t max_seq, size_t len[N_LINE_PART])
+{
+	size_t n_block = (size_t)line.n_block;
+	len[STARTS] = n_block ? (n_block + 1) * sizeof(run_start) : 0;
+	len[FIRSTS] = n_block * sizeof(piece);
+	len[CUTS] = n_block * sizeof(int32_t);
+	len[ARRIVED] = n_block * sizeof(uint32_t);
+	len[ENDS] = max_seq * sizeof(int64_t);
+}
+
+/* Floats of the partials: one line's launch has ended before the other's writes any. */
+static bool size_partials(const struct nsv_cuda_attn *attn, size_t *ret_len)
+{
+	size_t own = (size_t)attn->own.n_block * (size_t)attn->own.slot_len;
+	size_t shared = (size_t)attn->shared.n_block * (size_t)attn->shared.slot_len;
+	return nsv_mul(own > shared ? own : shared, (size_t)attn->n_slot, ret_len) &&
+	       nsv_mul(*ret_len, sizeof(float), ret_len);
+}
+
+static bool size_shared_rows(const struct nsv_cuda_attn *attn, size_t *ret_len)
+{
+	size_t row = (size_t)attn->shape.n_head * (size_t)shared_floats(attn->own.config.dim_pad) *
+		     sizeof(float);
+	*ret_len = 0;
+	return !attn->shared.n_block || nsv_mul(row, attn->limits.max_shared_row, ret_len);
+}
 
 /* Sets the offsets of the parts; false on overflow. */
 static bool lay_out(struct nsv_cuda_attn *attn, size_t off[N_PART])
 {
-	size_t len[N_PART], at = 0, n_block = (size_t)attn->n_block, n_float;
-	len[STARTS] = (n_block + 1) * sizeof(run_start);
-	len[FIRSTS] = n_block * sizeof(piece);
-	len[CUTS] = n_block * sizeof(int32_t);
-	len[ARRIVED] = n_block * sizeof(uint32_t);
+	size_t len[N_PART], at = 0;
+	size_line(attn->own, attn->limits.max_seq, len);
+	size_line(attn->shared, attn->limits.max_prefix, len + N_LINE_PART);
 	len[TICKET] = sizeof(uint32_t);
-	if (!nsv_mul(attn->limits.max_seq, sizeof(int64_t), &len[ENDS]) ||
-		!nsv_mul(n_block * (size_t)attn->n_slot, (size_t)attn->slot_len, &n_float) ||
-		!nsv_mul(n_float, sizeof(float), &len[PARTIALS]))
-		return false;
 	len[PREFILL_ENDS] = len[ENDS];
+	if (!size_partials(attn, &len[PARTIALS]) || !size_shared_rows(attn, &len[SHARED_ROWS]))
+		return false;
 	for (int i = 0; i < N_PART; i++) {
 		off[i] = at;
 		if (!nsv_add(at, len[i], &at) || !nsv_align_up(at, 256, &at))
@@ -105,6 +147,15 @@ static bool lay_out(struct nsv_cuda_attn *attn, size_t off[N_PART])
 	}
 	attn->work_len = at;
 	return true;
+}
+
+static void place_line(decode_line *line, char *memory, const size_t off[N_LINE_PART])
+{
+	line->starts = (run_start *)(memory + off[STARTS]);
+	line->firsts = (piece *)(memory + off[FIRSTS]);
+	line->cuts = (int32_t *)(memory + off[CUTS]);
+	line->arrived = (uint32_t *)(memory + off[ARRIVED]);
+	line->ends = (int64_t *)(memory + off[ENDS]);
 }
 
 static int alloc_work(struct nsv_cuda_attn *attn, struct nsv_err *err)
@@ -115,45 +166,60 @@ static int alloc_work(struct nsv_cuda_attn *attn, struct nsv_err *err)
 	cudaError_t code = cudaMalloc((void **)&attn->memory, attn->work_len);
 	if (code != cudaSuccess)
 		return fail_runtime(code, "attention's working memory", err);
-	attn->starts = (run_start *)(attn->memory + off[STARTS]);
-	attn->firsts = (piece *)(attn->memory + off[FIRSTS]);
-	attn->cuts = (int32_t *)(attn->memory + off[CUTS]);
-	attn->arrived = (uint32_t *)(attn->memory + off[ARRIVED]);
+	place_line(&attn->own, attn->memory, off);
+	place_line(&attn->shared, attn->memory, off + N_LINE_PART);
 	attn->ticket = (uint32_t *)(attn->memory + off[TICKET]);
-	attn->ends = (int64_t *)(attn->memory + off[ENDS]);
 	attn->prefill_ends = (int64_t *)(attn->memory + off[PREFILL_ENDS]);
 	attn->partials = (float *)(attn->memory + off[PARTIALS]);
+	attn->shared_rows = (float *)(attn->memory + off[SHARED_ROWS]);
 	code = cudaMemset(attn->memory, 0, off[PARTIALS]);
 	return code == cudaSuccess ? 0 : fail_runtime(code, "attention's working memory", err);
+}
+
+/* A line whose sequences have up to `rows` rows. */
+static void init_line(const struct nsv_cuda_attn *attn, uint64_t rows, decode_line *line)
+{
+	line->config = decode_choose(attn->shape, is_packed(attn), rows);
+	line->work.row_tile = line->config.row_tiles * 16;
+	line->n_block = decode_n_block(line->config, attn->cuda->n_sm);
+	rows = nsv_min_u64(rows, (uint64_t)line->work.row_tile);
+	/* Whole 16-byte pieces, since partials are read so. */
+	line->slot_len = slot_floats(line->config.dim_pad, (int32_t)((rows + 1) & ~1ull));
 }
 
 static int init_tensor(struct nsv_cuda_attn *attn, struct nsv_err *err)
 {
 	const struct nsv_attn_shape *shape = &attn->shape;
 	int32_t group = (int32_t)(shape->n_head / shape->n_kv_head);
-	int32_t prefill_tile = prefill_row_tile(shape->head_dim);
+	int32_t prefill_tile = is_packed(attn) ? 0 : prefill_row_tile(shape->head_dim);
 	uint64_t rows = (uint64_t)group * attn->limits.max_query;
-	work_shape work = {
-		(int32_t)shape->n_kv_head, group, (int32_t)shape->window, 0, 1, INT32_MAX};
-	attn->work = attn->prefill = work;
+	work_shape work = {(int32_t)shape->n_kv_head, group, (int32_t)shape->window, 0, 1,
+		INT32_MAX, ALL_KEYS};
+	attn->own.work = attn->shared.work = attn->prefill = work;
+	attn->own.work.part = OWN_KEYS;
+	attn->shared.work.part = SHARED_KEYS;
 	if (rows > (uint64_t)DECODE_ROWS && prefill_tile) {
 		rows = DECODE_ROWS_BESIDE_PREFILL;
-		attn->work.max_rows = DECODE_ROWS_BESIDE_PREFILL;
+		attn->own.work.max_rows = DECODE_ROWS_BESIDE_PREFILL;
 		attn->prefill.min_rows = DECODE_ROWS_BESIDE_PREFILL + 1;
 		attn->prefill.row_tile = prefill_tile;
 	}
-	attn->config = decode_choose(*shape, rows);
-	attn->work.row_tile = attn->config.row_tiles * 16;
-	attn->n_block = decode_n_block(attn->config, attn->cuda->n_sm);
-	rows = nsv_min_u64(rows, (uint64_t)attn->work.row_tile);
-	/* Whole 16-byte pieces, since partials are read so. */
-	attn->slot_len = slot_floats(attn->config.dim_pad, (int32_t)((rows + 1) & ~1ull));
+	init_line(attn, rows, &attn->own);
+	if (attn->limits.max_prefix)
+		init_line(attn, (uint64_t)group * attn->limits.max_shared_row, &attn->shared);
 	attn->n_slot = tile_chunk((int32_t)(attn->limits.max_kv / TILE)) + 1;
 	return alloc_work(attn, err);
 }
 
-int nsv_cuda_attn_new(struct nsv_cuda *cuda, const struct nsv_attn_shape *shape,
-	const struct nsv_cuda_limits *limits, struct nsv_cuda_attn **ret_attn, struct nsv_err *err)
+/* Scales are where whole floats are, and bytes where whole eights are. */
+static bool kv_fits(const struct nsv_attn_shape *shape, const struct nsv_cuda_kv *kv)
+{
+	return kv->k_scales % 4 == 0 && kv->v_scales % 4 == 0 && shape->head_dim % 8 == 0 &&
+	       choose_path(shape) == NSV_CUDA_PATH_TENSOR;
+}
+
+static int check_new(const struct nsv_attn_shape *shape, const struct nsv_cuda_kv *kv,
+	const struct nsv_cuda_limits *limits, struct nsv_err *err)
 {
 	int status = nsv_attn_check_shape(shape);
 	if (status != NSV_ATTN_OK)
@@ -162,14 +228,36 @@ int nsv_cuda_attn_new(struct nsv_cuda *cuda, const struct nsv_attn_shape *shape,
 		limits->max_kv > INT32_MAX / 2 || limits->max_query > limits->max_kv ||
 		shape->window > INT32_MAX / 2)
 		return nsv_fail(err, -EINVAL, "attention: limits of zero or beyond 2^30 keys");
+	if (limits->max_prefix && (shape->window || !limits->max_shared_row))
+		return nsv_fail(err, -EINVAL, "attention: prefixes of %s",
+			shape->window ? "a sliding window" : "no rows");
+	if (limits->max_prefix && choose_path(shape) != NSV_CUDA_PATH_TENSOR)
+		return nsv_fail(
+			err, -ENOTSUP, "attention: prefixes of a shape not for tensor cores");
+	if (kv->dtype == NSV_CUDA_KV_E4M3 && !kv_fits(shape, kv))
+		return nsv_fail(err, -ENOTSUP,
+			"attention: K and V as e4m3 of a shape not for tensor cores");
+	return 0;
+}
+
+int nsv_cuda_attn_new(struct nsv_cuda *cuda, const struct nsv_attn_shape *shape,
+	const struct nsv_cuda_kv *kv, const struct nsv_cuda_limits *limits,
+	struct nsv_cuda_attn **ret_attn, struct nsv_err *err)
+{
+	struct nsv_cuda_kv same = {NSV_CUDA_KV_SAME, 0, 0};
+	kv = kv ? kv : &same;
+	int r = check_new(shape, kv, limits, err);
+	if (r < 0)
+		return r;
 	nsv_autofree struct nsv_cuda_attn *attn = (struct nsv_cuda_attn *)calloc(1, sizeof(*attn));
 	if (!attn)
 		return nsv_fail(err, -ENOMEM, "no memory for attention");
 	attn->cuda = cuda;
 	attn->shape = *shape;
+	attn->kv = *kv;
 	attn->limits = *limits;
 	attn->path = choose_path(shape);
-	int r = attn->path == NSV_CUDA_PATH_GENERIC ? 0 : init_tensor(attn, err);
+	r = attn->path == NSV_CUDA_PATH_GENERIC ? 0 : init_tensor(attn, err);
 	if (r < 0) {
 		cudaFree(attn->memory);
 		return r;
@@ -209,17 +297,27 @@ static int check_batch(
 	return 0;
 }
 
+static int plan_line(const decode_line &line, const struct nsv_cuda_seq *seqs, uint32_t n_seq,
+	const work_shape &prefill, int64_t *prefill_ends, cudaStream_t stream)
+{
+	plan_args args = {line.work, seqs, (int32_t)n_seq, line.n_block, line.ends, line.starts,
+		line.firsts, line.cuts, prefill, prefill_ends};
+	return plan_launch(args, stream);
+}
+
 int nsv_cuda_attn_plan(struct nsv_cuda_attn *attn, const struct nsv_cuda_batch *batch,
 	nsv_cuda_stream stream, struct nsv_err *err)
 {
 	int r = check_batch(attn, batch, err);
 	if (r < 0 || attn->path == NSV_CUDA_PATH_GENERIC)
 		return r;
-	plan_args args = {attn->work, batch->seqs, (int32_t)batch->n_seq, attn->n_block, attn->ends,
-		attn->starts, attn->firsts, attn->cuts, attn->prefill,
-		attn->prefill.row_tile ? attn->prefill_ends : NULL};
 	attn->is_fresh = true;
-	r = plan_launch(args, stream);
+	if (batch->n_prefix)
+		r = plan_line(attn->shared, batch->prefixes, batch->n_prefix, attn->prefill, NULL,
+			stream);
+	if (r == 0)
+		r = plan_line(attn->own, batch->seqs, batch->n_seq, attn->prefill,
+			attn->prefill.row_tile ? attn->prefill_ends : NULL, stream);
 	return r < 0 ? fail_launch(r, "planning attention", err) : 0;
 }
 
@@ -269,14 +367,23 @@ static int run_generic(const struct nsv_cuda_attn *attn, const struct nsv_cuda_b
 	return generic_launch(shape->kv_dtype, args, attn->limits.max_query, batch->n_seq, stream);
 }
 
+/* The copy engine's maps; none where K and V are packed. */
+static int make_maps(const struct nsv_cuda_attn *attn, const void *k, const void *v,
+	attn_args *args, struct nsv_err *err)
+{
+	if (is_packed(attn))
+		return 0;
+	int r = make_map(attn, &attn->shape.k, k, &args->k, err);
+	return r < 0 ? r : make_map(attn, &attn->shape.v, v, &args->v, err);
+}
+
 static int make_args(const struct nsv_cuda_attn *attn, const struct nsv_cuda_batch *batch,
-	const void *k, const void *v, const void *q, void *out, attn_args *ret, struct nsv_err *err)
+	const void *k, const void *v, const void *q, void *out, decode_args *ret,
+	struct nsv_err *err)
 {
 	const struct nsv_attn_shape *shape = &attn->shape;
 	memset(ret, 0, sizeof(*ret));
-	int r = make_map(attn, &shape->k, k, &ret->k, err);
-	if (r == 0)
-		r = make_map(attn, &shape->v, v, &ret->v, err);
+	int r = make_maps(attn, k, v, ret, err);
 	if (r < 0)
 		return r;
 	ret->score = make_score(shape);
@@ -285,51 +392,60 @@ static int make_args(const struct nsv_cuda_attn *attn, const struct nsv_cuda_bat
 	ret->block_shift = log2_u32(shape->block_size);
 	ret->box_shift = shape->block_size < TILE ? ret->block_shift : log2_u32(TILE);
 	ret->table_stride = (int32_t)batch->table_stride;
-	ret->seqs = batch->seqs;
 	ret->tables = batch->tables;
 	ret->q = q;
 	ret->out = out;
+	ret->partials = attn->partials;
+	ret->n_slot = attn->n_slot;
+	ret->shared = attn->shared_rows;
+	ret->packed_k = {(const char *)k, shape->k, attn->kv.k_scales};
+	ret->packed_v = {(const char *)v, shape->v, attn->kv.v_scales};
 	return 0;
 }
 
-static int run_prefill(const struct nsv_cuda_attn *attn, const attn_args &common, uint32_t n_seq,
-	cudaStream_t stream)
+static int run_prefill(const struct nsv_cuda_attn *attn, const decode_args &common,
+	const struct nsv_cuda_batch *batch, cudaStream_t stream)
 {
 	prefill_args args;
 	static_cast<attn_args &>(args) = common;
 	args.shape = attn->prefill;
-	args.n_seq = (int32_t)n_seq;
+	args.seqs = batch->seqs;
+	args.n_seq = (int32_t)batch->n_seq;
 	args.ends = attn->prefill_ends;
 	args.ticket = attn->ticket;
-	return prefill_launch(attn->config.f16, args, (int)attn->cuda->n_sm, stream);
+	return prefill_launch(attn->own.config.f16, args, (int)attn->cuda->n_sm, stream);
 }
 
-static int run_decode(const struct nsv_cuda_attn *attn, const attn_args &common, bool early,
-	cudaStream_t stream)
+static int run_line(const decode_line &line, const struct nsv_cuda_seq *seqs, decode_args args,
+	bool early, cudaStream_t stream)
 {
-	decode_args args;
-	static_cast<attn_args &>(args) = common;
-	args.shape = attn->work;
-	args.starts = attn->starts;
-	args.firsts = attn->firsts;
-	args.arrived = attn->arrived;
-	args.partials = attn->partials;
-	args.n_slot = attn->n_slot;
-	args.slot_len = attn->slot_len;
-	return decode_launch(attn->config, args, attn->n_block, early, stream);
+	args.shape = line.work;
+	args.seqs = seqs;
+	args.starts = line.starts;
+	args.firsts = line.firsts;
+	args.arrived = line.arrived;
+	args.slot_len = line.slot_len;
+	return decode_launch(line.config, args, line.n_block, early, stream);
 }
 
+/* What sequences share, then what is their own: the second launch waits for the first. */
 static int run_tensor(struct nsv_cuda_attn *attn, const struct nsv_cuda_batch *batch, const void *k,
 	const void *v, const void *q, void *out, cudaStream_t stream, struct nsv_err *err)
 {
-	attn_args args;
+	decode_args args;
+	bool early = !attn->is_fresh;
 	int r = make_args(attn, batch, k, v, q, out, &args, err);
 	if (r < 0)
 		return r;
-	r = run_decode(attn, args, !attn->is_fresh, stream);
 	attn->is_fresh = false;
+	if (batch->n_prefix) {
+		r = run_line(attn->shared, batch->prefixes, args, early, stream);
+		early = true;
+	}
+	if (r == 0)
+		r = run_line(attn->own, batch->seqs, args, early, stream);
 	if (r == 0 && attn->prefill.row_tile)
-		r = run_prefill(attn, args, batch->n_seq, stream);
+		r = run_prefill(attn, args, batch, stream);
 	return r < 0 ? fail_launch(r, "attention", err) : 0;
 }
 
@@ -346,15 +462,16 @@ int nsv_cuda_attn_run(struct nsv_cuda_attn *attn, const struct nsv_cuda_batch *b
 }
 
 int nsv_cuda_kv_append(struct nsv_cuda *cuda, const struct nsv_attn_shape *shape,
-	const struct nsv_cuda_append *args, void *k_pool, void *v_pool, nsv_cuda_stream stream,
-	struct nsv_err *err)
+	const struct nsv_cuda_kv *kv, const struct nsv_cuda_append *args, void *k_pool,
+	void *v_pool, nsv_cuda_stream stream, struct nsv_err *err)
 {
+	struct nsv_cuda_kv same = {NSV_CUDA_KV_SAME, 0, 0};
 	(void)cuda;
 	if (args->n_rot % 2 || args->n_rot > shape->head_dim)
 		return nsv_fail(
 			err, -EINVAL, "RoPE turns %u of %u dims", args->n_rot, shape->head_dim);
 	if (args->n_row == 0)
 		return 0;
-	int r = append_launch(*shape, *args, k_pool, v_pool, stream);
+	int r = append_launch(*shape, kv ? *kv : same, *args, k_pool, v_pool, stream);
 	return r < 0 ? fail_launch(r, "appending K and V", err) : 0;
 }

@@ -4,6 +4,10 @@
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
+#include <cuda_fp8.h>
+
+#include <math.h>
+#include <stdint.h>
 
 namespace nsv
 {
@@ -38,6 +42,30 @@ template <> __device__ __forceinline__ __half from_float<__half>(float x)
 template <> __device__ __forceinline__ __nv_bfloat16 from_float<__nv_bfloat16>(float x)
 {
 	return __float2bfloat16_rn(x);
+}
+
+/* ---- e4m3 with a scale (nanoserve_cuda.h says which) */
+constexpr int E4M3_MIN_EXPONENT = -15, E4M3_MAX_EXPONENT = 7;
+
+/* log2 of the smallest scale under which `max` is at most 448 = 1.75 * 2^8. */
+__host__ __device__ inline int e4m3_exponent(float max)
+{
+	int exponent;
+	if (!(max > 0.0f))
+		return E4M3_MIN_EXPONENT;
+	if (isinf(max))
+		return E4M3_MAX_EXPONENT;
+	float fraction = frexpf(max, &exponent); /* of [0.5, 1): 448 is 0.875 * 2^9 */
+	exponent -= fraction > 0.875f ? 8 : 9;
+	return exponent < E4M3_MIN_EXPONENT   ? E4M3_MIN_EXPONENT
+	       : exponent > E4M3_MAX_EXPONENT ? E4M3_MAX_EXPONENT
+					      : exponent;
+}
+
+/* To nearest, ties to even; beyond 448 it is that; NaN becomes 0. */
+__host__ __device__ inline uint8_t to_e4m3(float x)
+{
+	return isnan(x) ? 0 : __nv_cvt_float_to_fp8(x, __NV_SATFINITE, __NV_E4M3);
 }
 
 } // namespace nsv

@@ -4,7 +4,7 @@ CUDA_ARCH := -gencode=arch=compute_90a,code=sm_90a
 NVCC_FLAGS := -O3 -std=c++17 -I. $(CUDA_ARCH) -Xcompiler -fPIC,-fvisibility=hidden,-Wall,-Wextra $(NVCCFLAGS)
 CUDA_CU := $(call src,kernels/cuda/*.cu)
 CUDA_C := $(call src,kernels/cuda/*.c)
-CUDA_OBJ := $(patsubst %.cu,$(B)/obj/%.cu.o,$(CUDA_CU)) $(patsubst %.c,$(B)/obj/%.o,$(CUDA_C)) $(call obj,kernels/attn_plan.c)
+CUDA_OBJ := $(patsubst %.cu,$(B)/obj/%.cu.o,$(CUDA_CU)) $(patsubst %.c,$(B)/obj/%.o,$(CUDA_C)) $(call obj,kernels/attn_plan.c kernels/attn_shared.c)
 
 $(B)/obj/%.cu.o: %.cu
 	@mkdir -p $(@D)

@@ -19,6 +19,7 @@
  * are 4 * 16 / group times what is needed and still a third of what the units do in that time. */
 #include "kernels/cuda/decode_load.cuh"
 #include "kernels/cuda/decode_merge.cuh"
+#include "kernels/cuda/decode_packed.cuh"
 #include "kernels/cuda/launch.cuh"
 
 namespace nsv
@@ -358,9 +359,57 @@ template <typename E, int D, int MT> struct consumer {
 			}
 	}
 
+	__device__ void put_shared(const accum<D, MT> &a, const out_rows &out) const
+	{
+		each(a, [&](int32_t row, int32_t dim, float x, float y, float) {
+			__stcg(reinterpret_cast<float2 *>(out.shared<D>(row) + dim),
+				make_float2(x, y));
+		});
+		int at = opaque(lane);
+#pragma unroll
+		for (int mt = 0; mt < MT; mt++)
+#pragma unroll
+			for (int half = 0; half < 2; half++) {
+				int32_t row = mt * 16 + half * 8 + (at >> 2);
+				if (warp == 0 && (at & 3) == 0 && row < p->n_row)
+					__stcg(reinterpret_cast<float2 *>(out.shared<D>(row) + D),
+						make_float2(a.m[mt][half], a.l[mt][half * 2]));
+			}
+	}
+
+	/* What a prefix has of the item's rows, in place of the chunks that it stands for. */
+	__device__ void get_shared(accum<D, MT> &a) const
+	{
+		out_rows from(args, *p);
+		from.out = reinterpret_cast<char *>(args.shared);
+		int at = opaque(lane);
+#pragma unroll
+		for (int mt = 0; mt < MT; mt++)
+#pragma unroll
+			for (int half = 0; half < 2; half++) {
+				int32_t row = mt * 16 + half * 8 + (at >> 2);
+				if (row >= p->n_row)
+					continue;
+				const float *o = from.shared<D>(row);
+				float2 ml = __ldcg(reinterpret_cast<const float2 *>(o + D));
+				a.m[mt][half] = ml.x;
+				a.l[mt][half * 2] = ml.y;
+				o += warp * C::dims_warp + (at & 3) * 2;
+#pragma unroll
+				for (int f = 0; f < C::n_frag; f++) {
+					float2 x =
+						__ldcg(reinterpret_cast<const float2 *>(o + f * 8));
+					a.o[mt][f][half * 2] = x.x;
+					a.o[mt][f][half * 2 + 1] = x.y;
+				}
+			}
+	}
+
 	__device__ void put_rows(const accum<D, MT> &a) const
 	{
 		out_rows out(args, *p);
+		if (out.is_shared)
+			return put_shared(a, out);
 		each(a, [&](int32_t row, int32_t dim, float x, float y, float l) {
 			if (dim < args.head_dim)
 				*reinterpret_cast<uint32_t *>(out(row) + dim * 2) =
@@ -387,6 +436,8 @@ template <typename E, int D, int MT> __device__ void consumer<E, D, MT>::run_pie
 	int32_t chunk0 = tile_chunk(p->line.begin);
 	accum<D, MT> total;
 	total.reset();
+	if (begins && args.shape.part == OWN_KEYS && p->seq.n_shared > 0)
+		get_shared(total);
 	for (int32_t t = tiles.begin; t < tiles.end;) {
 		int32_t stop = min(chunk_end(t), tiles.end), chunk = tile_chunk(t);
 		acc.reset();
@@ -442,8 +493,8 @@ __device__ void consume(const decode_args &args, const layout<D, MT> &smem, cons
 	}
 }
 
-template <typename E, int D, int MT>
-__global__ void __launch_bounds__(N_THREAD, (config<D, MT>::per_sm))
+template <typename E, int D, int MT, bool PACKED>
+__global__ void __launch_bounds__(role<D, MT, PACKED>::n_thread, (role<D, MT, PACKED>::per_sm))
 	decode_kernel(const __grid_constant__ decode_args args)
 {
 	using C = config<D, MT>;
@@ -451,10 +502,12 @@ __global__ void __launch_bounds__(N_THREAD, (config<D, MT>::per_sm))
 	__shared__ piece pieces[2];
 	layout<D, MT> smem = {(smem_addr(raw) + 1023) & ~1023u};
 	if (threadIdx.x == N_CONSUMER) {
-		tma_prefetch_map(&args.k);
-		tma_prefetch_map(&args.v);
+		if (!PACKED) {
+			tma_prefetch_map(&args.k);
+			tma_prefetch_map(&args.v);
+		}
 		for (int i = 0; i < C::n_slot; i++) {
-			mbar_init(smem.full(i), 1);
+			mbar_init(smem.full(i), PACKED ? N_LOADER : 1);
 			mbar_init(smem.empty(i), N_WARP);
 		}
 		for (int i = 0; i < 2; i++) {
@@ -465,7 +518,10 @@ __global__ void __launch_bounds__(N_THREAD, (config<D, MT>::per_sm))
 	}
 	__syncthreads();
 	if (threadIdx.x >= N_CONSUMER) {
-		producer<D, MT>(args, smem, pieces).run();
+		if constexpr (PACKED)
+			packed_producer<E, D, MT>(args, smem, pieces).run();
+		else
+			producer<D, MT>(args, smem, pieces).run();
 	} else {
 		grid_wait();
 		grid_launch_next();
@@ -478,14 +534,19 @@ __global__ void __launch_bounds__(N_THREAD, (config<D, MT>::per_sm))
 using kernel_fn = void (*)(const decode_args);
 
 struct instance {
-	int32_t dim_pad, row_tiles, per_sm, smem_bytes;
-	kernel_fn fn[2]; /* bf16, fp16 */
+	int32_t dim_pad, row_tiles, smem_bytes;
+	int32_t per_sm[2], n_thread[2]; /* as K and V are, packed */
+	kernel_fn fn[4];		/* bf16, fp16; then packed */
 };
 
 template <int D, int MT> constexpr instance make_instance()
 {
-	return {D, MT, config<D, MT>::per_sm, config<D, MT>::smem_bytes,
-		{decode_kernel<__nv_bfloat16, D, MT>, decode_kernel<__half, D, MT>}};
+	return {D, MT, config<D, MT>::smem_bytes,
+		{role<D, MT, false>::per_sm, role<D, MT, true>::per_sm},
+		{role<D, MT, false>::n_thread, role<D, MT, true>::n_thread},
+		{decode_kernel<__nv_bfloat16, D, MT, false>, decode_kernel<__half, D, MT, false>,
+			decode_kernel<__nv_bfloat16, D, MT, true>,
+			decode_kernel<__half, D, MT, true>}};
 }
 
 static const instance instances[] = {
@@ -507,11 +568,11 @@ static const instance *find_instance(const decode_config &config)
 	return nullptr;
 }
 
-decode_config decode_choose(const nsv_attn_shape &shape, uint64_t max_rows)
+decode_config decode_choose(const nsv_attn_shape &shape, bool packed, uint64_t max_rows)
 {
 	int32_t dim_pad = shape.head_dim <= 64 ? 64 : shape.head_dim <= 128 ? 128 : 256;
 	int32_t row_tiles = max_rows <= 16 ? 1 : max_rows <= 32 || dim_pad == 256 ? 2 : 4;
-	return {shape.kv_dtype == NSV_F16, dim_pad, row_tiles};
+	return {shape.kv_dtype == NSV_F16, packed, dim_pad, row_tiles};
 }
 
 int decode_load()
@@ -522,7 +583,7 @@ int decode_load()
 int32_t decode_n_block(const decode_config &config, int n_sm)
 {
 	const instance *i = find_instance(config);
-	return i ? n_sm * i->per_sm : 0;
+	return i ? n_sm * i->per_sm[config.packed] : 0;
 }
 
 int decode_launch(const decode_config &config, const decode_args &args, int32_t n_block, bool early,
@@ -531,8 +592,8 @@ int decode_launch(const decode_config &config, const decode_args &args, int32_t 
 	const instance *i = find_instance(config);
 	if (!i)
 		return -ENOTSUP;
-	return launch_kernel(i->fn[config.f16], args, {n_block, N_THREAD, i->smem_bytes, early},
-		stream);
+	launch_shape shape = {n_block, i->n_thread[config.packed], i->smem_bytes, early};
+	return launch_kernel(i->fn[config.packed * 2 + config.f16], args, shape, stream);
 }
 
 } // namespace nsv

@@ -10,17 +10,28 @@
 namespace nsv
 {
 
+/* K or V as e4m3 (nanoserve_cuda.h): bytes, and the scales of each block beside it. */
+struct packed_pool {
+	const char *base;
+	nsv_kv_layout layout;
+	int64_t scales; /* bytes from element 0 of a block */
+};
+
 struct decode_args : attn_args {
 	const run_start *starts; /* (n_block + 1) */
 	const piece *firsts;	 /* (n_block) first pieces of the runs */
 	uint32_t *arrived;	 /* (n_block) tiles done of a split item; zero between launches */
 	float *partials;	 /* (n_block, n_slot, slot_len), a slot a chunk */
 	int32_t n_slot, slot_len;
+	/* (row of q, head, shared_floats()): what prefixes have of rows: written for SHARED_KEYS,
+	 * where sequences with n_shared begin for OWN_KEYS. */
+	float *shared;
+	packed_pool packed_k, packed_v; /* in place of the maps, where config.packed */
 };
 
 /* Which instantiation serves a shape; fixed with the working memory. */
 struct decode_config {
-	bool f16;
+	bool f16, packed;  /* fp16, not bf16; K and V are e4m3 */
 	int32_t dim_pad;   /* 64, 128, 256 */
 	int32_t row_tiles; /* of 16 rows: 1, 2, 4 */
 };
@@ -31,7 +42,13 @@ constexpr int32_t slot_floats(int32_t dim_pad, int32_t rows)
 	return rows * (dim_pad + 2);
 }
 
-decode_config decode_choose(const nsv_attn_shape &shape, uint64_t max_rows);
+/* Floats of what a prefix has of a row: o, its reference, its sum; whole 16-byte pieces. */
+__host__ __device__ constexpr int32_t shared_floats(int32_t dim_pad)
+{
+	return dim_pad + 4;
+}
+
+decode_config decode_choose(const nsv_attn_shape &shape, bool packed, uint64_t max_rows);
 /* Loads the kernels and raises their limits; once a context. */
 int decode_load();
 /* Blocks of threads that the device holds at once. */

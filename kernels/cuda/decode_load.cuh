@@ -32,12 +32,13 @@ template <int D, int MT> struct producer {
 	const layout<D, MT> &smem;
 	piece *pieces;
 	ring_at ring, q_ring;
-	uint64_t policy = policy_evict_first();
+	uint64_t policy; /* a prefix is read by several tiles of rows, all else once */
 	int lane = threadIdx.x % 32;
 	bool is_ready = false; /* the launch before this one has ended */
 
 	__device__ producer(const decode_args &a, const layout<D, MT> &s, piece *p)
-	    : args(a), smem(s), pieces(p)
+	    : args(a), smem(s), pieces(p),
+	      policy(a.shape.part == SHARED_KEYS ? policy_evict_normal() : policy_evict_first())
 	{
 	}
 

@@ -13,21 +13,38 @@
 namespace nsv
 {
 
-/* Where an item's rows go, and what of the arguments that takes. */
+/* Where an item's rows go, and what of the arguments that takes: to q's places in `out`, or what a
+ * prefix has of them to args.shared. */
 struct out_rows {
 	char *out;
 	int32_t row0, head0, tok0, group, n_head, head_dim;
+	bool is_shared;
 
 	__device__ __forceinline__ out_rows(const decode_args &args, const piece &p)
 	    : out(static_cast<char *>(args.out)), row0(p.row0), head0(p.head0), tok0(p.seq.row0),
-	      group(args.shape.group), n_head(args.n_head), head_dim(args.head_dim)
+	      group(args.shape.group), n_head(args.n_head), head_dim(args.head_dim),
+	      is_shared(args.shape.part == SHARED_KEYS)
 	{
+		if (is_shared)
+			out = reinterpret_cast<char *>(args.shared);
+	}
+
+	/* Of all (row of q, head). */
+	__device__ __forceinline__ int64_t index(int32_t row) const
+	{
+		int32_t tok = (row0 + row) / group, head = head0 + (row0 + row) % group;
+		return (int64_t)(tok0 + tok) * n_head + head;
 	}
 
 	__device__ __forceinline__ char *operator()(int32_t row) const
 	{
-		int32_t tok = (row0 + row) / group, head = head0 + (row0 + row) % group;
-		return out + ((int64_t)(tok0 + tok) * n_head + head) * head_dim * 2;
+		return out + index(row) * head_dim * 2;
+	}
+
+	/* What a prefix has of a row: o (D), its reference, its sum. */
+	template <int D> __device__ __forceinline__ float *shared(int32_t row) const
+	{
+		return reinterpret_cast<float *>(out) + index(row) * shared_floats(D);
 	}
 };
 
@@ -177,8 +194,19 @@ template <typename E, int D, int MT> struct merger {
 		}
 	}
 
-	__device__ void put(const row_part &r, int32_t row, int32_t dim) const
+	/* The row's part of a prefix goes on in each of its sequences. */
+	__device__ void put_shared(const row_part &r, float m, int32_t row, int32_t dim) const
 	{
+		float *to = job.out.template shared<D>(row);
+		__stcg(reinterpret_cast<float4 *>(to + dim), r.o);
+		if (dim == 0)
+			__stcg(reinterpret_cast<float2 *>(to + D), make_float2(m, r.l));
+	}
+
+	__device__ void put(const row_part &r, float m, int32_t row, int32_t dim) const
+	{
+		if (job.out.is_shared)
+			return put_shared(r, m, row, dim);
 		*reinterpret_cast<uint2 *>(job.out(row) + dim * 2) =
 			make_uint2(elem<E>::pack(normalise(r.o.x, r.l), normalise(r.o.y, r.l)),
 				elem<E>::pack(normalise(r.o.z, r.l), normalise(r.o.w, r.l)));
@@ -189,6 +217,7 @@ template <typename E, int D, int MT> struct merger {
 	__device__ void fold_row(int32_t row, int32_t dim, bool used, bool is_first) const
 	{
 		row_part r = {make_float4(0.0f, 0.0f, 0.0f, 0.0f), 0.0f};
+		float m = M_NONE;
 		int32_t off = row * D + dim, size = batch();
 		fetch(0, off);
 		for (int32_t b0 = 0; b0 < job.n_chunk; b0 += size) {
@@ -196,6 +225,7 @@ template <typename E, int D, int MT> struct merger {
 			if (is_first || size < job.n_chunk)
 				all_factors(b0, end - b0);
 			named_barrier(CONSUMERS, N_CONSUMER);
+			m = ld_shared(smem.row_max(0) + row * 4);
 			for (int32_t c = b0; c < end; c += MERGE_GROUP) {
 				fetch(c + MERGE_GROUP, off);
 				cp_async_wait<1>();
@@ -204,8 +234,8 @@ template <typename E, int D, int MT> struct merger {
 			named_barrier(CONSUMERS, N_CONSUMER);
 		}
 		cp_async_wait<0>();
-		if (used && dim < job.out.head_dim)
-			put(r, row, dim);
+		if (used && (dim < job.out.head_dim || job.out.is_shared))
+			put(r, m, row, dim);
 	}
 
 	__device__ void run() const

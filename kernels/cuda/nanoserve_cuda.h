@@ -6,8 +6,8 @@
  *     -ENOENT no library or driver, -ENODEV no usable device, -EINVAL refused by a check,
  *     -ENOTSUP a shape that no kernel takes, -ENOMEM, -EIO the device failed.
  *
- * Device pointers are `void *`, streams `nsv_cuda_stream` (a CUstream). Element types of q, out,
- * k and v are all shape->kv_dtype. */
+ * Device pointers are `void *`, streams `nsv_cuda_stream` (a CUstream). q and out have elements of
+ * shape->kv_dtype; K and V too, unless a `struct nsv_cuda_kv` says else. */
 #ifndef NSV_KERNELS_CUDA_NANOSERVE_CUDA_H
 #define NSV_KERNELS_CUDA_NANOSERVE_CUDA_H
 
@@ -17,9 +17,10 @@
 extern "C" {
 #endif
 
+#include "kernels/attn_shared.h"
 #include "kernels/ops.h"
 
-#define NSV_CUDA_ABI 1u
+#define NSV_CUDA_ABI 2u
 #define NSV_CUDA_API __attribute__((visibility("default")))
 
 /* Changed whenever the order of a reduction changes; part of the fingerprint. */
@@ -79,13 +80,46 @@ NSV_CUDA_API int nsv_cuda_copy(struct nsv_cuda *cuda, const struct nsv_cuda_pool
 	size_t host_len, const struct nsv_cuda_piece *pieces, size_t n_piece, bool to_device,
 	nsv_cuda_stream stream, struct nsv_err *err);
 
+/* ---- Storage of K and V.
+ *
+ * NSV_CUDA_KV_E4M3: an element is a byte (1 sign, 4 exponent, 3 mantissa bits, no infinity), so
+ * strides count bytes, and every token and head has a scale: its dims are byte x scale. The scales
+ * of a block lie beside it, fp32 (n_kv_head, block_size), so that what moves a block moves them:
+ *
+ *     k + block * block_stride         the bytes of K of the block, by tok_stride, head_stride
+ *       + k_scales                     the scales of K; likewise v and v_scales
+ *
+ * A scale is a power of two from 2^-15 to 2^7, so byte x scale is exact in fp16 and in bf16, and
+ * attention gives the bits that it gives on a pool of that type with these values. Stored is: the
+ * smallest such scale under which the largest magnitude of the head's dims is at most 448, and each
+ * dim over it, rounded to nearest, ties to even. Magnitudes above 448 * 2^7 become that; NaN
+ * becomes 0. No byte that is stored is NaN. */
+enum nsv_cuda_kv_dtype {
+	NSV_CUDA_KV_SAME, /* elements of shape->kv_dtype */
+	NSV_CUDA_KV_E4M3, /* shape->kv_dtype is fp16 or bf16, head_dim and strides whole eights */
+};
+
+struct nsv_cuda_kv {
+	enum nsv_cuda_kv_dtype dtype;
+	int64_t k_scales, v_scales; /* bytes from element 0 of a block, whole fours */
+};
+
 /* ---- Paged attention. */
 struct nsv_cuda_seq {
 	int32_t row0;	 /* first of its rows in q and out */
 	int32_t n_query; /* rows; may be 0 */
 	int32_t n_past;
-	int32_t table; /* its row of `tables` */
+	int32_t table;	  /* its row of `tables` */
+	int32_t n_shared; /* keys that it shares with others and a prefix stands for; 0: none */
 };
+
+/* A prefix whose keys are read once for all sequences that share it. Its members follow each other
+ * in q, and it is described as a sequence: row0 and n_query of all their rows together, n_past the
+ * keys that are shared, `table` of any member, n_shared 0. Each member's n_shared is that n_past,
+ * its n_past is no less, and its table begins with the same blocks. Shared keys are whole
+ * NSV_CUDA_SHARED_KEYS, since every multiple of it is the edge of a chunk: the bits are those
+ * without a prefix. nsv_attn_find_shared (kernels/attn_shared.h) finds prefixes. */
+#define NSV_CUDA_SHARED_KEYS 512u
 
 /* A step's sequences. The arrays are on the device, so that a captured graph replays over what
  * they hold then; the numbers bound them: replays may use fewer, never more. */
@@ -94,12 +128,16 @@ struct nsv_cuda_batch {
 	const int32_t *tables;		 /* (n_table, table_stride) block numbers */
 	uint32_t n_seq;
 	uint32_t table_stride;
+	const struct nsv_cuda_seq *prefixes; /* (n_prefix), in use where n_query is not 0 */
+	uint32_t n_prefix;		     /* may be 0 */
 };
 
 struct nsv_cuda_limits {
 	uint32_t max_seq;
 	uint32_t max_query; /* rows a sequence */
 	uint32_t max_kv;    /* n_past + n_query */
+	uint32_t max_prefix; /* 0: sequences share nothing */
+	uint32_t max_shared_row; /* rows of q that sequences with a prefix lie in: the first ones */
 };
 
 /* Which kernel serves a shape and limits. */
@@ -114,9 +152,10 @@ NSV_CUDA_API int nsv_cuda_attn_check(const struct nsv_attn_shape *shape,
 	const struct nsv_attn_seq *seqs, uint32_t n_seq, uint32_t n_row,
 	struct nsv_attn_plan *ret_plan, struct nsv_err *err);
 /* Working memory on the device for calls within `limits`; calls that share it must be ordered
- * (one stream). */
+ * (one stream). `kv` NULL: NSV_CUDA_KV_SAME. A shape with a window has no prefixes. */
 NSV_CUDA_API int nsv_cuda_attn_new(struct nsv_cuda *cuda, const struct nsv_attn_shape *shape,
-	const struct nsv_cuda_limits *limits, struct nsv_cuda_attn **ret_attn, struct nsv_err *err);
+	const struct nsv_cuda_kv *kv, const struct nsv_cuda_limits *limits,
+	struct nsv_cuda_attn **ret_attn, struct nsv_err *err);
 NSV_CUDA_API void nsv_cuda_attn_free(struct nsv_cuda_attn *attn); /* NULL is fine */
 NSV_CUDA_API enum nsv_cuda_path nsv_cuda_attn_path(const struct nsv_cuda_attn *attn);
 NSV_CUDA_API size_t nsv_cuda_attn_work_len(const struct nsv_cuda_attn *attn);
@@ -144,9 +183,10 @@ struct nsv_cuda_append {
 	uint32_t n_row;
 };
 
+/* `kv` NULL: NSV_CUDA_KV_SAME. */
 NSV_CUDA_API int nsv_cuda_kv_append(struct nsv_cuda *cuda, const struct nsv_attn_shape *shape,
-	const struct nsv_cuda_append *args, void *k_pool, void *v_pool, nsv_cuda_stream stream,
-	struct nsv_err *err);
+	const struct nsv_cuda_kv *kv, const struct nsv_cuda_append *args, void *k_pool,
+	void *v_pool, nsv_cuda_stream stream, struct nsv_err *err);
 
 #ifdef __cplusplus
 }

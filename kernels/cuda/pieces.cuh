@@ -32,8 +32,12 @@ __device__ __forceinline__ void complete(const work_shape &shape, piece &p)
 	p.head0 = p.item % shape.n_kv_head * shape.group;
 	p.line = seq_tiles(shape, p.seq);
 	p.tiles = {max(p.run.begin, seen.begin), min(p.run.end, seen.end)};
-	p.keys = {window_begin(shape, first), last + 1};
+	p.keys = {first_key(shape, p.seq, first), last + 1};
 	p.inner = {(window_begin(shape, last) + TILE - 1) / TILE, (first + 1) / TILE};
+	if (shape.part == SHARED_KEYS) {
+		p.keys = {0, p.seq.n_past};
+		p.inner = p.line;
+	}
 }
 
 /* Sets where the run's share of an item ends, and what it is split into. `split`, `cut`: of an item

@@ -155,9 +155,27 @@ __device__ __forceinline__ uint64_t policy_evict_first()
 	return policy;
 }
 
+__device__ __forceinline__ uint64_t policy_evict_normal()
+{
+	uint64_t policy;
+	asm volatile("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(policy));
+	return policy;
+}
+
 __device__ __forceinline__ void tma_prefetch_map(const CUtensorMap *map)
 {
 	asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
+}
+
+/* Eight bytes that are read once: not through the first-level cache. */
+__device__ __forceinline__ uint2 ld_global_8(const void *at, uint64_t policy)
+{
+	uint2 x;
+	asm volatile("ld.global.L1::no_allocate.L2::cache_hint.v2.u32 {%0, %1}, [%2], %3;"
+		     : "=r"(x.x), "=r"(x.y)
+		     : "l"(at), "l"(policy)
+		     : "memory");
+	return x;
 }
 
 /* A box of a (dim, token, head, block) map. */
@@ -219,6 +237,16 @@ __device__ __forceinline__ void ldmatrix_x4_trans(uint32_t r[4], uint32_t addr)
 		     : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
 		     : "r"(addr)
 		     : "memory");
+}
+
+/* The two e4m3 in the low half of x: exact. */
+__device__ __forceinline__ __half2 e4m3_pair(uint32_t x)
+{
+	uint32_t r;
+	__half2 pair;
+	asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(r) : "h"((uint16_t)x));
+	memcpy(&pair, &r, sizeof(pair));
+	return pair;
 }
 
 /* What a 16-bit element type needs: its product, its packing, two ones. */

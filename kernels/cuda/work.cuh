@@ -25,11 +25,19 @@ struct alignas(16) run_start {
 	int32_t cut; /* first cut of the split item: what lies before it is folded by one run */
 };
 
+/* Which keys of a history a launch is for. */
+enum keys_part : int32_t {
+	ALL_KEYS,
+	OWN_KEYS,    /* from n_shared on: what lies before is some prefix's */
+	SHARED_KEYS, /* the sequences are prefixes: all rows see the keys before n_past, no others */
+};
+
 /* What the plan and the kernels must agree on. */
 struct work_shape {
 	int32_t n_kv_head, group, window;
-	int32_t row_tile; /* rows an item: (query row, head of the group) pairs */
+	int32_t row_tile;	    /* rows an item: (query row, head of the group) pairs */
 	int32_t min_rows, max_rows; /* a sequence with fewer or more of them is not this kernel's */
+	keys_part part;
 };
 
 struct tile_range {
@@ -42,6 +50,8 @@ __device__ __forceinline__ int32_t n_item(const work_shape &shape, const nsv_cud
 {
 	int32_t rows = seq.n_query * shape.group;
 	if (rows < shape.min_rows || rows > shape.max_rows)
+		return 0;
+	if (shape.part == SHARED_KEYS && seq.n_past < TILE)
 		return 0;
 	return (rows + shape.row_tile - 1) / shape.row_tile * shape.n_kv_head;
 }
@@ -66,11 +76,21 @@ __device__ __forceinline__ int32_t window_begin(const work_shape &shape, int32_t
 	return shape.window > 0 && pos >= shape.window ? pos + 1 - shape.window : 0;
 }
 
+/* First key that the row at position `pos` of a sequence sees, of those that the launch is for. */
+__device__ __forceinline__ int32_t first_key(
+	const work_shape &shape, const nsv_cuda_seq &seq, int32_t pos)
+{
+	int32_t begin = window_begin(shape, pos);
+	return shape.part == OWN_KEYS ? max(begin, seq.n_shared) : begin;
+}
+
 /* The tiles that every item of a sequence has in the line. */
 __device__ __forceinline__ tile_range seq_tiles(const work_shape &shape, const nsv_cuda_seq &seq)
 {
 	int32_t n_kv = seq.n_past + seq.n_query;
-	return {window_begin(shape, seq.n_past) / TILE, (n_kv + TILE - 1) / TILE};
+	if (shape.part == SHARED_KEYS)
+		return {0, seq.n_past / TILE};
+	return {first_key(shape, seq, seq.n_past) / TILE, (n_kv + TILE - 1) / TILE};
 }
 
 /* The query rows [begin, end) of an item, and the tiles that they see. */
@@ -85,8 +105,10 @@ __device__ __forceinline__ tile_range item_rows(
 __device__ __forceinline__ tile_range item_tiles(
 	const work_shape &shape, const nsv_cuda_seq &seq, int32_t item)
 {
+	if (shape.part == SHARED_KEYS)
+		return seq_tiles(shape, seq);
 	tile_range rows = item_rows(shape, seq, item);
-	int32_t begin = window_begin(shape, seq.n_past + rows.begin);
+	int32_t begin = first_key(shape, seq, seq.n_past + rows.begin);
 	return {begin / TILE, (seq.n_past + rows.end - 1) / TILE + 1};
 }
 

@@ -6,8 +6,7 @@
  * As the peers are timed (tests/bench/attention.py): a CUDA graph of many launches, each over
  * another copy of the cache until more than 256 MB have passed, the median of nine replays. The
  * plan is made once a step for all layers and timed by itself. */
-#include "kernels/cuda/nanoserve_cuda.h"
-#include "tests/ops/cuda/oracle.cuh"
+#include "tests/bench/replay.cuh"
 
 #include <algorithm>
 #include <math.h>
@@ -28,46 +27,6 @@ static const row_shape prefill_heads[] = {{32, 8, 128}, {9, 3, 64}};
 static const uint32_t prefill_batches[][2] = {{1, 1024}, {1, 8192}, {1, 32768}, {16, 1024}};
 static constexpr size_t COLD = (size_t)256 << 20;
 static constexpr uint32_t BLOCK = 16;
-
-static void fail(const nsv_err &err)
-{
-	printf("%s\n", err.text);
-	exit(1);
-}
-
-template <typename F> static double time_us(F body, int n)
-{
-	cudaStream_t stream;
-	cudaGraph_t graph;
-	cudaGraphExec_t exec;
-	cudaEvent_t begin, end;
-	CHECK(cudaStreamCreate(&stream));
-	CHECK(cudaEventCreate(&begin));
-	CHECK(cudaEventCreate(&end));
-	CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal));
-	for (int i = 0; i < n; i++)
-		body(i, stream);
-	CHECK(cudaStreamEndCapture(stream, &graph));
-	CHECK(cudaGraphInstantiate(&exec, graph, 0));
-	vector<float> ms;
-	for (int i = 0; i < 12; i++) {
-		float x;
-		CHECK(cudaEventRecord(begin, stream));
-		CHECK(cudaGraphLaunch(exec, stream));
-		CHECK(cudaEventRecord(end, stream));
-		CHECK(cudaStreamSynchronize(stream));
-		CHECK(cudaEventElapsedTime(&x, begin, end));
-		if (i >= 3)
-			ms.push_back(x);
-	}
-	std::sort(ms.begin(), ms.end());
-	CHECK(cudaGraphExecDestroy(exec));
-	CHECK(cudaGraphDestroy(graph));
-	CHECK(cudaEventDestroy(begin));
-	CHECK(cudaEventDestroy(end));
-	CHECK(cudaStreamDestroy(stream));
-	return ms[ms.size() / 2] * 1e3 / n;
-}
 
 struct rig {
 	nsv_attn_shape shape;
@@ -115,7 +74,7 @@ static rig open_rig(nsv_cuda *cuda, arena &mem, const row_shape &r, uint32_t n_s
 	vector<int32_t> table(n_block);
 	for (uint32_t i = 0; i < n_seq; i++)
 		seqs.push_back({(int32_t)(i * n_query), (int32_t)n_query, (int32_t)(n_kv - n_query),
-			(int32_t)i});
+			(int32_t)i, 0});
 	for (uint32_t i = 0; i < n_block; i++)
 		table[i] = (int32_t)i;
 	std::shuffle(table.begin(), table.end(), std::mt19937(5));
@@ -123,9 +82,9 @@ static rig open_rig(nsv_cuda *cuda, arena &mem, const row_shape &r, uint32_t n_s
 	int32_t *d_table = mem.take<int32_t>(n_block);
 	CHECK(cudaMemcpy(d_seqs, seqs.data(), n_seq * sizeof(seqs[0]), cudaMemcpyHostToDevice));
 	CHECK(cudaMemcpy(d_table, table.data(), n_block * 4, cudaMemcpyHostToDevice));
-	g.batch = {d_seqs, d_table, n_seq, per_seq};
-	nsv_cuda_limits limits = {n_seq, n_query, n_kv};
-	if (nsv_cuda_attn_new(cuda, &g.shape, &limits, &g.attn, &err) < 0)
+	g.batch = {d_seqs, d_table, n_seq, per_seq, nullptr, 0};
+	nsv_cuda_limits limits = {n_seq, n_query, n_kv, 0, 0};
+	if (nsv_cuda_attn_new(cuda, &g.shape, nullptr, &limits, &g.attn, &err) < 0)
 		fail(err);
 	return g;
 }
@@ -233,8 +192,7 @@ static void time_read(arena &mem)
 	printf("{\"read\": \"8 GiB\", \"us\": %.2f, \"gb_s\": %.0f}\n", us, bytes / us / 1e3);
 }
 
-static bool is_wanted(
-	const char *filter, const char *work, const row_shape &r, const uint32_t b[2])
+static bool is_wanted(const char *filter, const char *work, const row_shape &r, const uint32_t b[2])
 {
 	char name[64];
 	snprintf(name, sizeof(name), "%s %u/%u/%u %ux%u", work, r.n_head, r.n_kv_head, r.head_dim,

@@ -70,7 +70,7 @@ static rig open_rig(nsv_cuda *cuda, arena &mem, uint32_t n_kv)
 	rig g = {};
 	nsv_err err;
 	uint32_t n_block = n_kv / BLOCK;
-	nsv_cuda_limits limits = {1, 1, n_kv};
+	nsv_cuda_limits limits = {1, 1, n_kv, 0, 0};
 	vector<int32_t> table(n_block), order(n_block);
 	for (uint32_t i = 0; i < n_block; i++)
 		table[i] = order[i] = (int32_t)i;
@@ -85,10 +85,10 @@ static rig open_rig(nsv_cuda *cuda, arena &mem, uint32_t n_kv)
 	g.out = mem.take<__nv_bfloat16>(N_HEAD * HEAD_DIM);
 	fill_rows<<<1024, 256>>>(g.kv, (int64_t)(g.len * g.n_copy), 1, 1.0f);
 	fill_rows<<<4, 256>>>(g.q, N_HEAD * HEAD_DIM, 2, 1.0f);
-	nsv_cuda_seq *seq = upload<nsv_cuda_seq>(mem, {{0, 1, (int32_t)n_kv - 1, 0}});
-	g.scattered = {seq, upload(mem, table), 1, n_block};
-	g.piece = {seq, upload(mem, order), 1, n_block};
-	check(nsv_cuda_attn_new(cuda, &g.shape, &limits, &g.attn, &err), err);
+	nsv_cuda_seq *seq = upload<nsv_cuda_seq>(mem, {{0, 1, (int32_t)n_kv - 1, 0, 0}});
+	g.scattered = {seq, upload(mem, table), 1, n_block, nullptr, 0};
+	g.piece = {seq, upload(mem, order), 1, n_block, nullptr, 0};
+	check(nsv_cuda_attn_new(cuda, &g.shape, nullptr, &limits, &g.attn, &err), err);
 	check(nsv_cuda_attn_plan(g.attn, &g.scattered, 0, &err), err);
 	CHECK(cudaDeviceSynchronize());
 	return g;

@@ -84,7 +84,7 @@ template <typename E> __global__ void fill_rows(E *x, int64_t n, uint64_t seed, 
 		x[i] = nsv::from_float<E>(scale * normal(seed, i));
 }
 
-/* Every key of a sequence (blockIdx.y), and nothing else of the pool. */
+/* Every key of a sequence (blockIdx.y) that is its own, and nothing else of the pool. */
 template <typename E>
 __global__ void fill_pool(view v, E *k, E *v_pool, uint64_t seed, float k_scale)
 {
@@ -94,12 +94,55 @@ __global__ void fill_pool(view v, E *k, E *v_pool, uint64_t seed, float k_scale)
 	for (int64_t i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x; i < n;
 		i += (int64_t)gridDim.x * blockDim.x) {
 		int64_t key = i / width, in = i % width;
+		if (key < seq.n_shared)
+			continue;
 		int head = in / v.shape.head_dim, dim = in % v.shape.head_dim;
 		uint64_t id = (uint64_t)blockIdx.y << 44 | (uint64_t)i;
 		k[key_at(v, v.shape.k, seq, key, head, dim)] =
 			nsv::from_float<E>(k_scale * normal(seed, id));
 		v_pool[key_at(v, v.shape.v, seq, key, head, dim)] =
 			nsv::from_float<E>(normal(seed + 1, id));
+	}
+}
+
+/* A head of a key as e4m3 and its scale; x becomes what these say. */
+template <typename E> __device__ void pack_head(E *x, int n, uint8_t *bytes, float *ret_scale)
+{
+	float max = 0.0f;
+	for (int i = 0; i < n; i++)
+		max = fmaxf(max, fabsf(nsv::to_float(x[i])));
+	int exponent = nsv::e4m3_exponent(max);
+	*ret_scale = ldexpf(1.0f, exponent);
+	for (int i = 0; i < n; i++) {
+		bytes[i] = nsv::to_e4m3(ldexpf(nsv::to_float(x[i]), -exponent));
+		__half_raw value = __nv_cvt_fp8_to_halfraw(bytes[i], __NV_E4M3);
+		x[i] = nsv::from_float<E>(ldexpf(__half2float(__half(value)), exponent));
+	}
+}
+
+/* Packs the keys of a sequence (blockIdx.y) that are its own. Strides of dims are 1. */
+template <typename E>
+__global__ void pack_pool(view v, nsv_attn_shape packed, nsv_cuda_kv kv, E *k, E *v_pool,
+	uint8_t *packed_k, uint8_t *packed_v)
+{
+	nsv_cuda_seq seq = v.seqs[blockIdx.y];
+	view to = {packed, v.seqs, v.tables, v.table_stride};
+	int n_head = v.shape.n_kv_head, d = v.shape.head_dim, bs = v.shape.block_size;
+	int64_t n = (int64_t)(seq.n_past + seq.n_query) * n_head;
+	for (int64_t i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x; i < n;
+		i += (int64_t)gridDim.x * blockDim.x) {
+		int64_t key = i / n_head, head = i % n_head;
+		if (key < seq.n_shared)
+			continue;
+		int64_t block = v.tables[(int64_t)seq.table * v.table_stride + key / bs];
+		int64_t at = block * packed.k.block_stride + (head * bs + key % bs) * 4;
+		pack_head(k + key_at(v, v.shape.k, seq, key, (int)head, 0), d,
+			packed_k + key_at(to, packed.k, seq, key, (int)head, 0),
+			(float *)(packed_k + at + kv.k_scales));
+		at = block * packed.v.block_stride + (head * bs + key % bs) * 4;
+		pack_head(v_pool + key_at(v, v.shape.v, seq, key, (int)head, 0), d,
+			packed_v + key_at(to, packed.v, seq, key, (int)head, 0),
+			(float *)(packed_v + at + kv.v_scales));
 	}
 }
 
