@@ -17,6 +17,7 @@ OPT.asan := -O1 -DNSV_DEBUG -fsanitize=address,undefined -fno-sanitize-recover=u
 OPT.tsan := -O1 -DNSV_DEBUG -fsanitize=thread
 OPT.fuzz := -O1 -DNSV_DEBUG -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=undefined
 OPT.valgrind := -O1 -DNSV_DEBUG
+OPT.arm := -O2 -DNDEBUG
 ifeq ($(VARIANT),fuzz)
 CC := clang
 endif
@@ -34,8 +35,16 @@ say = $(if $(V),,@echo '  $(1)	$(2)')
 src = $(sort $(wildcard $(1)))
 obj = $(patsubst %.c,$(B)/obj/%.o,$(1))
 
+# <op>-<isa>.c is for the processors that have such a thing.
+TARGET := $(firstword $(subst -, ,$(shell $(CC) -dumpmachine)))
+ISAS := avx2 avx512 neon
+ISAS.x86_64 := avx2 avx512
+ISAS.aarch64 := neon
+isa_src = $(foreach isa,$(1),$(call src,kernels/cpu/*-$(isa).c kernels/cpu/*-$(isa)-*.c))
+
 SHM_SRC := $(call src,shm/*.c)
-KERNELS_SRC := $(call src,kernels/*.c kernels/ref/*.c kernels/cpu/*.c)
+KERNELS_SRC := $(filter-out $(call isa_src,$(filter-out $(ISAS.$(TARGET)),$(ISAS))), \
+	$(call src,kernels/*.c kernels/ref/*.c kernels/cpu/*.c))
 CACHE_SRC := $(call src,cache/*.c)
 DAEMON_SRC := $(filter-out daemon/main.c,$(call src,daemon/*.c daemon/model/*.c daemon/load/*.c daemon/tok/*.c))
 CLIENT_SRC := $(call src,client/*.c)
@@ -45,12 +54,13 @@ CORE_OBJ := $(call obj,$(SHM_SRC) $(KERNELS_SRC) $(CACHE_SRC) $(DAEMON_SRC))
 all: $(B)/nanoserved $(B)/nanoserve $(B)/libnanoserve-client.so ## (default) build the daemon, the client library and the command line
 
 # Instruction-set flags belong to a file by its name: <op>-<isa>.c
-isa_flags = $(foreach isa,avx2 avx512 vnni bf16 amx,$(if $(findstring -$(isa),$(1)),$(ISA.$(isa))))
+isa_flags = $(foreach isa,avx2 avx512 vnni bf16 amx dotprod,$(if $(findstring -$(isa),$(1)),$(ISA.$(isa))))
 ISA.avx2 := -mavx2 -mfma -mf16c
 ISA.avx512 := $(ISA.avx2) -mavx512f -mavx512bw -mavx512dq -mavx512vl
 ISA.vnni := -mavx512vnni
 ISA.bf16 := -mavx512bf16
 ISA.amx := -mamx-tile -mamx-int8 -mamx-bf16
+ISA.dotprod := -march=armv8.2-a+dotprod
 conv_flags = $(if $(filter shm/% cache/%,$(1)),-Wconversion)
 
 $(B)/obj/%.o: %.c
@@ -113,7 +123,7 @@ $(B)/fuzz/%: $(B)/obj/tests/fuzz/%.o $(call obj,tests/tools/gguf_write.c $(CLIEN
 # ---- What people type
 MODEL := $(shell echo $${XDG_CACHE_HOME:-$$HOME/.cache})/nanoserve/models/SmolLM2-135M-Instruct.Q4_1.gguf
 
-.PHONY: all kills demo model check check-tests check-asan check-tsan check-valgrind check-abi update-abi lint format fuzz soak soak-model chaos bench cuda install help clean
+.PHONY: all kills demo model check check-tests check-asan check-tsan check-valgrind check-arm check-abi update-abi lint format fuzz soak soak-model chaos bench cuda install help clean
 
 demo: ## install what is missing, build, fetch the default model, answer a prompt
 	@tests/tools/install-deps.sh build
@@ -153,6 +163,17 @@ check-valgrind: ## the unit tests under valgrind, with the instruction sets that
 	@$(MAKE) --no-print-directory VARIANT=valgrind valgrind-tests
 valgrind-tests: $(VALGRIND_TESTS)
 	@NANOSERVE_CPU_ISA=avx2 NANOSERVE_QUICK=1 RUN="valgrind -q --error-exitcode=9 --leak-check=full" tests/tools/run-tests.sh $^
+
+# On a processor that has all; then the choice of a row on one without SDOT.
+ARM_ROOT := $(CURDIR)/build/arm-root
+ARM_TESTS := $(filter $(B)/tests/ops/% $(B)/tests/unit/kernels/%,$(UNIT_BIN))
+check-arm: ## build all for AArch64 and run the tests of kernels there, emulated by QEMU
+	@tests/tools/install-deps.sh arm
+	@tests/tools/arm-root.sh $(ARM_ROOT)
+	@$(MAKE) --no-print-directory VARIANT=arm CC="aarch64-linux-gnu-gcc --sysroot=$(ARM_ROOT)" all arm-tests
+arm-tests: $(ARM_TESTS)
+	@RUN="qemu-aarch64 -L $(ARM_ROOT)" tests/tools/run-tests.sh $^
+	@RUN="qemu-aarch64 -L $(ARM_ROOT) -cpu cortex-a53" tests/tools/run-tests.sh $(filter %/test_registry,$^)
 
 check-abi: $(B)/libnanoserve-client.so ## the public headers alone as C11 and C++17, the library's names and binary interface
 	@tests/abi/headers.sh $<
@@ -235,4 +256,4 @@ include kernels/cuda/cuda.mk
 cuda: $(B)/nanoserve-cuda.so $(B)/tests/ops/cuda/attention $(B)/tests/ops/cuda/pool $(B)/tests/ops/cuda/shared $(B)/tests/bench/attention $(B)/tests/bench/read $(B)/tests/bench/storage ## the CUDA kernels and their tests, where nvcc is (the daemon does not open them yet)
 
 .SECONDARY:
--include $(shell test -d build && find build -name '*.d' 2>/dev/null)
+-include $(shell test -d build && find build -path build/arm-root -prune -o -name '*.d' -print 2>/dev/null)

@@ -1,4 +1,5 @@
-/* CPUID says what the processor can do; XGETBV whether the kernel saves the registers it uses. */
+/* On x86-64 CPUID says what the processor can do, XGETBV whether the kernel saves the registers it
+ * uses; on AArch64 the kernel says both in the auxiliary vector. */
 #include "kernels/cpuid.h"
 
 #if defined(__x86_64__)
@@ -46,6 +47,18 @@ void nsv_cpuid_read(struct nsv_cpuid *ret)
 	ret->avx512_bf16 = ret->avx512 && has(a1, bit_AVX512BF16);
 	ret->amx_int8 = (xcr0 & XCR0_AMX) == XCR0_AMX && has(d, EDX_AMX_TILE | EDX_AMX_INT8);
 	ret->amx_bf16 = (xcr0 & XCR0_AMX) == XCR0_AMX && has(d, EDX_AMX_TILE | EDX_AMX_BF16);
+}
+
+#elif defined(__aarch64__)
+
+#include <sys/auxv.h>
+
+void nsv_cpuid_read(struct nsv_cpuid *ret)
+{
+	unsigned long cap = getauxval(AT_HWCAP);
+	*ret = (struct nsv_cpuid){0};
+	ret->neon = cap & HWCAP_ASIMD;
+	ret->neon_dotprod = ret->neon && (cap & HWCAP_ASIMDDP);
 }
 
 #else

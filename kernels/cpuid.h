@@ -11,9 +11,11 @@ struct nsv_cpuid {
 	bool avx512_vnni; /* with avx512 */
 	bool avx512_bf16; /* with avx512 */
 	bool amx_int8, amx_bf16;
+	bool neon;         /* AArch64's */
+	bool neon_dotprod; /* with neon */
 };
 
-/* Never fails: off x86-64 nothing is set. */
+/* Never fails: on processors other than x86-64 and AArch64 nothing is set. */
 void nsv_cpuid_read(struct nsv_cpuid *ret);
 
 #endif

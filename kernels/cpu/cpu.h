@@ -43,7 +43,7 @@ const struct nsv_cpu_row *nsv_cpu_rows(size_t *ret_n);
 struct nsv_cpu_weight;
 struct nsv_cpu_acts;
 
-#define NSV_CPU_DECLARE(isa) \
+#define NSV_CPU_DECLARE_MATMUL(isa) \
 	void nsv_cpu_acts_set_##isa(const struct nsv_part *part, void *acts, const float *x, \
 		size_t ld, uint32_t n_row, uint32_t n_in); \
 	void nsv_cpu_matmul_##isa(const struct nsv_part *part, float *out, size_t ld_out, \
@@ -51,7 +51,10 @@ struct nsv_cpu_acts;
 	/* Panels begin .. end - 1 of all against rows row0 .. row_end - 1, tiles of n_row. */ \
 	void nsv_cpu_panels_##isa(const struct nsv_cpu_weight *w, const struct nsv_cpu_acts *acts, \
 		float *out, size_t ld_out, size_t begin, size_t end, size_t row0, size_t row_end, \
-		size_t n_row); \
+		size_t n_row);
+
+#define NSV_CPU_DECLARE(isa) \
+	NSV_CPU_DECLARE_MATMUL(isa) \
 	void nsv_cpu_rmsnorm_##isa(const struct nsv_part *part, float *out, const float *x, \
 		const float *w, size_t ld, uint32_t n_row, uint32_t n, float eps); \
 	void nsv_cpu_add_##isa(const struct nsv_part *part, float *x, const float *y, size_t n); \
@@ -73,6 +76,8 @@ struct nsv_cpu_acts;
 NSV_CPU_DECLARE(plain)
 NSV_CPU_DECLARE(avx2)
 NSV_CPU_DECLARE(avx512)
+NSV_CPU_DECLARE(neon)
+NSV_CPU_DECLARE_MATMUL(dotprod)
 
 /* What AMX does better than AVX-512. */
 void nsv_cpu_matmul_amx(const struct nsv_part *part, float *out, size_t ld_out, const void *weight,

@@ -35,6 +35,18 @@ static bool has_avx2(const struct nsv_cpuid *id)
 	return id->avx2;
 }
 
+#elif defined(__aarch64__)
+
+static bool has_neon_dotprod(const struct nsv_cpuid *id)
+{
+	return id->neon_dotprod;
+}
+
+static bool has_neon(const struct nsv_cpuid *id)
+{
+	return id->neon;
+}
+
 #endif
 
 static bool has_all(const struct nsv_cpuid *id)
@@ -48,6 +60,9 @@ static const struct nsv_cpu_row rows[] = {
 	ROW("amx", has_amx, avx512, amx),
 	ROW("avx512-vnni", has_avx512_vnni, avx512, avx512),
 	ROW("avx2", has_avx2, avx2, avx2),
+#elif defined(__aarch64__)
+	ROW("neon-dotprod", has_neon_dotprod, neon, dotprod),
+	ROW("neon", has_neon, neon, neon),
 #endif
 	ROW("plain", has_all, plain, plain),
 };
@@ -71,8 +86,11 @@ static int choose_row(
 	const char *forced, const struct nsv_cpu_row **ret_row, struct nsv_err *err)
 {
 	struct nsv_cpuid id;
+	char names[128] = "";
 	nsv_cpuid_read(&id);
 	for (size_t i = 0; i < NSV_ARRAY_LEN(rows); i++) {
+		size_t at = strlen(names);
+		snprintf(names + at, sizeof(names) - at, " %s", rows[i].name);
 		if (forced && strcmp(forced, rows[i].name))
 			continue;
 		if (rows[i].supported(&id)) {
@@ -85,8 +103,7 @@ static int choose_row(
 					"the kernel refuses its tiles" :
 					"this processor lacks it");
 	}
-	return nsv_fail(err, -EINVAL,
-		"NANOSERVE_CPU_ISA=%.60s is none of amx, avx512-vnni, avx2, plain", forced);
+	return nsv_fail(err, -EINVAL, "no NANOSERVE_CPU_ISA=%.60s; there are:%s", forced, names);
 }
 
 static int cpu_probe(struct nsv_err *err)

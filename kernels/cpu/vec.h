@@ -1,7 +1,10 @@
 /* Sixteen floats as one value, over whatever the file that includes this is compiled for: one zmm,
- * two ymm, or an array. Every operation rounds the same way in all three (fma is fused everywhere;
- * sums over lanes halve: lane i with i + 8, then 4, 2, 1), so that code written once over it gives
- * the same bits on every row of the instruction-set table. */
+ * two ymm, four NEON registers, or an array. Every operation rounds the same way in all (fma is
+ * fused everywhere; sums over lanes halve: lane i with i + 8, then 4, 2, 1), so that code written
+ * once over it gives the same bits on every row of the instruction-set table.
+ *
+ * NEON is taken where VEC_NEON is defined, not wherever the compiler has it: on AArch64 that is
+ * everywhere, and the row in plain C is to do without. */
 #ifndef NSV_KERNELS_CPU_VEC_H
 #define NSV_KERNELS_CPU_VEC_H
 
@@ -13,7 +16,7 @@
 #define VF_N 16u
 /* What must be inlined for its constants to be known and its values to stay in registers. In plain
  * C it is left to the compiler; with sanitizers, which would take minutes over it, nothing is. */
-#if defined(__AVX2__)
+#if defined(__AVX2__) || defined(VEC_NEON)
 #define ALWAYS_INLINE static inline __attribute__((always_inline))
 #if defined(__clang__)
 #define UNROLL _Pragma("unroll")
@@ -370,6 +373,10 @@ ALWAYS_INLINE __m256 vf_fold(vf a)
 	return _mm256_add_ps(a.lo, a.hi);
 }
 
+#elif defined(VEC_NEON)
+
+#include "kernels/cpu/vec-neon.h"
+
 #else
 
 typedef struct {
@@ -527,7 +534,7 @@ ALWAYS_INLINE float vf_sum(vf a)
 	return _mm_cvtss_f32(s);
 }
 
-#else
+#elif !defined(VEC_NEON)
 
 ALWAYS_INLINE float vf_sum(vf a)
 {

@@ -1,5 +1,6 @@
 #!/bin/sh
-# Installs with apt what is missing: `build` for the programs, `test` for the tests besides.
+# Installs with apt what is missing: `build` for the programs, `test` for the tests besides, `arm` to build for
+# AArch64 and run that.
 set -eu
 
 build="gcc make libc6-dev liburing-dev libsystemd-dev libjansson-dev libutf8proc-dev libsodium-dev libedit-dev
@@ -7,8 +8,13 @@ build="gcc make libc6-dev liburing-dev libsystemd-dev libjansson-dev libutf8proc
 test="libcmocka-dev g++ strace clang libclang-rt-14-dev valgrind abigail-tools pkg-config
 	xz-utils"
 
-want=$build
-[ "${1:-build}" = test ] && want="$build $test"
+arm="make gcc-aarch64-linux-gnu qemu-user"
+
+case "${1:-build}" in
+test) want="$build $test" ;;
+arm) want=$arm ;;
+*) want=$build ;;
+esac
 missing=
 for p in $want; do
 	dpkg-query -W -f '${Status}' "$p" 2>/dev/null | grep -q '^install ok installed' ||

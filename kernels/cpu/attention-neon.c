@@ -1,0 +1,9 @@
+/* Paged attention, compiled for NEON. */
+#define VEC_NEON
+#define FN(name) nsv_cpu_##name##_neon
+#define SCORE_ROWS 6u
+#define SCORE_VECS 1u
+#define VALUE_ROWS 6u
+#define VALUE_VECS 1u
+
+#include "kernels/cpu/attention-impl.h"
