@@ -211,11 +211,11 @@ static int init_tensor(struct nsv_cuda_attn *attn, struct nsv_err *err)
 	return alloc_work(attn, err);
 }
 
-/* Scales are where whole floats are, and bytes where whole eights are. */
-static bool kv_fits(const struct nsv_attn_shape *shape, const struct nsv_cuda_kv *kv)
+/* Are scales where whole floats are? */
+static bool scales_fit(const struct nsv_attn_shape *shape, const struct nsv_cuda_kv *kv)
 {
-	return kv->k_scales % 4 == 0 && kv->v_scales % 4 == 0 && shape->head_dim % 8 == 0 &&
-	       choose_path(shape) == NSV_CUDA_PATH_TENSOR;
+	return kv->k_scales % 4 == 0 && kv->v_scales % 4 == 0 && shape->k.block_stride % 4 == 0 &&
+	       shape->v.block_stride % 4 == 0;
 }
 
 static int check_new(const struct nsv_attn_shape *shape, const struct nsv_cuda_kv *kv,
@@ -234,9 +234,8 @@ static int check_new(const struct nsv_attn_shape *shape, const struct nsv_cuda_k
 	if (limits->max_prefix && choose_path(shape) != NSV_CUDA_PATH_TENSOR)
 		return nsv_fail(
 			err, -ENOTSUP, "attention: prefixes of a shape not for tensor cores");
-	if (kv->dtype == NSV_CUDA_KV_E4M3 && !kv_fits(shape, kv))
-		return nsv_fail(err, -ENOTSUP,
-			"attention: K and V as e4m3 of a shape not for tensor cores");
+	if (kv->dtype == NSV_CUDA_KV_E4M3 && !scales_fit(shape, kv))
+		return nsv_fail(err, -EINVAL, "attention: scales that are not whole floats apart");
 	return 0;
 }
 
@@ -363,8 +362,10 @@ static int run_generic(const struct nsv_cuda_attn *attn, const struct nsv_cuda_b
 	generic_args args = {(int32_t)shape->n_head, (int32_t)shape->head_dim,
 		(int32_t)(shape->n_head / shape->n_kv_head), (int32_t)shape->window,
 		log2_u32(shape->block_size), (int32_t)batch->table_stride, make_score(shape),
-		shape->k, shape->v, batch->seqs, batch->tables, k, v, q, out};
-	return generic_launch(shape->kv_dtype, args, attn->limits.max_query, batch->n_seq, stream);
+		{k, shape->k, attn->kv.k_scales}, {v, shape->v, attn->kv.v_scales}, batch->seqs,
+		batch->tables, q, out};
+	return generic_launch(shape->kv_dtype, is_packed(attn), args, attn->limits.max_query,
+		batch->n_seq, stream);
 }
 
 /* The copy engine's maps; none where K and V are packed. */
@@ -398,8 +399,8 @@ static int make_args(const struct nsv_cuda_attn *attn, const struct nsv_cuda_bat
 	ret->partials = attn->partials;
 	ret->n_slot = attn->n_slot;
 	ret->shared = attn->shared_rows;
-	ret->packed_k = {(const char *)k, shape->k, attn->kv.k_scales};
-	ret->packed_v = {(const char *)v, shape->v, attn->kv.v_scales};
+	ret->packed_k = {k, shape->k, attn->kv.k_scales};
+	ret->packed_v = {v, shape->v, attn->kv.v_scales};
 	return 0;
 }
 

@@ -27,6 +27,16 @@ __device__ __forceinline__ float to_float(__nv_bfloat16 x)
 	return __bfloat162float(x);
 }
 
+/* A byte of a head that has a scale. */
+struct e4m3 {
+	__nv_fp8_storage_t bits;
+};
+
+__device__ __forceinline__ float to_float(e4m3 x)
+{
+	return __half2float(__half(__nv_cvt_fp8_to_halfraw(x.bits, __NV_E4M3)));
+}
+
 template <typename E> __device__ E from_float(float x);
 
 template <> __device__ __forceinline__ float from_float<float>(float x)

@@ -10,13 +10,6 @@
 namespace nsv
 {
 
-/* K or V as e4m3 (nanoserve_cuda.h): bytes, and the scales of each block beside it. */
-struct packed_pool {
-	const char *base;
-	nsv_kv_layout layout;
-	int64_t scales; /* bytes from element 0 of a block */
-};
-
 struct decode_args : attn_args {
 	const run_start *starts; /* (n_block + 1) */
 	const piece *firsts;	 /* (n_block) first pieces of the runs */
@@ -26,7 +19,7 @@ struct decode_args : attn_args {
 	/* (row of q, head, shared_floats()): what prefixes have of rows: written for SHARED_KEYS,
 	 * where sequences with n_shared begin for OWN_KEYS. */
 	float *shared;
-	packed_pool packed_k, packed_v; /* in place of the maps, where config.packed */
+	stored_pool packed_k, packed_v; /* in place of the maps, where config.packed */
 };
 
 /* Which instantiation serves a shape; fixed with the working memory. */

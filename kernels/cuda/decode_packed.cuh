@@ -97,11 +97,11 @@ template <typename E, int D, int MT> struct packed_producer : producer<D, MT> {
 
 	/* Byte 0 of a row's block, and the token in it. */
 	__device__ __forceinline__ const char *block_of(
-		const packed_pool &pool, const place &at, int32_t row, int32_t *ret_tok) const
+		const stored_pool &pool, const place &at, int32_t row, int32_t *ret_tok) const
 	{
 		int32_t block = __shfl_sync(~0u, at.block, row >> args.box_shift);
 		*ret_tok = (at.tile * TILE + row) & ((1 << args.block_shift) - 1);
-		return pool.base + block * pool.layout.block_stride;
+		return static_cast<const char *>(pool.base) + block * pool.layout.block_stride;
 	}
 
 	__device__ __forceinline__ bool is_seen(
@@ -111,7 +111,7 @@ template <typename E, int D, int MT> struct packed_producer : producer<D, MT> {
 		return key >= keys.begin && key < keys.end;
 	}
 
-	__device__ __forceinline__ void fetch(const packed_pool &pool, const tile_range &keys,
+	__device__ __forceinline__ void fetch(const stored_pool &pool, const tile_range &keys,
 		const place &at, int32_t head, part &ret) const
 	{
 		int32_t dim = lane % row_lanes * 8, tok;

@@ -12,6 +12,8 @@
 #include "kernels/cuda/convert.cuh"
 #include "kernels/cuda/ptx.cuh"
 
+#include <type_traits>
+
 namespace nsv
 {
 
@@ -23,18 +25,40 @@ struct tile_smem {
 	float q[MAX_DIM], s[TILE];
 };
 
+/* A key's head: elements of S, and what they are to be multiplied by where S is e4m3. */
+template <typename S> struct stored_head {
+	const S *at;
+	float scale;
+
+	__device__ __forceinline__ float operator[](int64_t i) const
+	{
+		return times(to_float(at[i]));
+	}
+
+	__device__ __forceinline__ float times(float x) const
+	{
+		return std::is_same<S, e4m3>::value ? __fmul_rn(x, scale) : x;
+	}
+};
+
 /* Where a key of the row's history lies. */
-template <typename E>
-__device__ __forceinline__ const E *key_at(const generic_args &args, const nsv_kv_layout &layout,
-	const void *pool, const int32_t *table, int32_t key, int32_t kv_head)
+template <typename S>
+__device__ __forceinline__ stored_head<S> key_at(const generic_args &args, const stored_pool &pool,
+	const int32_t *table, int32_t key, int32_t kv_head)
 {
-	int64_t block = table[key >> args.block_shift];
+	int64_t block = table[key >> args.block_shift] * pool.layout.block_stride;
 	int64_t tok = key & ((1 << args.block_shift) - 1);
-	return static_cast<const E *>(pool) + block * layout.block_stride +
-	       tok * layout.tok_stride + kv_head * layout.head_stride;
+	const S *base = static_cast<const S *>(pool.base) + block;
+	stored_head<S> head = {
+		base + tok * pool.layout.tok_stride + kv_head * pool.layout.head_stride, 1.0f};
+	if (std::is_same<S, e4m3>::value)
+		head.scale = reinterpret_cast<const float *>(
+			reinterpret_cast<const char *>(base) +
+			pool.scales)[((int64_t)kv_head << args.block_shift) + tok];
+	return head;
 }
 
-template <typename E>
+template <typename S>
 __device__ void tile_scores(const generic_args &args, tile_smem &smem, const int32_t *table,
 	int32_t key0, const tile_range &keys, int32_t kv_head)
 {
@@ -43,11 +67,10 @@ __device__ void tile_scores(const generic_args &args, tile_smem &smem, const int
 		int32_t key = key0 + i;
 		float sum = -INFINITY;
 		if (key >= keys.begin && key < keys.end) {
-			const E *k = key_at<E>(args, args.k_layout, args.k, table, key, kv_head);
+			stored_head<S> k = key_at<S>(args, args.k, table, key, kv_head);
 			float part = 0.0f;
 			for (int d = lane; d < args.head_dim; d += 32)
-				part = __fmaf_rn(
-					smem.q[d], to_float(k[d * args.k_layout.dim_stride]), part);
+				part = __fmaf_rn(smem.q[d], k[d * args.k.layout.dim_stride], part);
 			for (int x = 16; x > 0; x /= 2)
 				part = __fadd_rn(part, __shfl_xor_sync(~0u, part, x));
 			sum = args.score.prepared(part);
@@ -78,7 +101,7 @@ struct row_acc {
 	}
 };
 
-template <typename E>
+template <typename S>
 __device__ void add_tile(const generic_args &args, const tile_smem &smem, const int32_t *table,
 	int32_t key0, const tile_range &keys, int32_t kv_head, row_acc &acc)
 {
@@ -90,14 +113,13 @@ __device__ void add_tile(const generic_args &args, const tile_smem &smem, const 
 		acc.o[i] = __fmul_rn(acc.o[i], f);
 	for (int j = max(0, keys.begin - key0); j < min(TILE, keys.end - key0); j++) {
 		float p = exp2_fast(__fsub_rn(smem.s[j], m));
-		const E *v = key_at<E>(args, args.v_layout, args.v, table, key0 + j, kv_head);
+		stored_head<S> v = key_at<S>(args, args.v, table, key0 + j, kv_head);
 		acc.l = __fadd_rn(acc.l, p);
 #pragma unroll
 		for (int i = 0; i < DIMS_THREAD; i++) {
 			int d = threadIdx.x + i * N_THREAD;
 			if (d < args.head_dim)
-				acc.o[i] = __fmaf_rn(
-					p, to_float(v[d * args.v_layout.dim_stride]), acc.o[i]);
+				acc.o[i] = __fmaf_rn(p, v[d * args.v.layout.dim_stride], acc.o[i]);
 		}
 	}
 }
@@ -112,7 +134,9 @@ __device__ void fold_row(row_acc &total, const row_acc &chunk)
 	total.m = f.m;
 }
 
-template <typename E> __global__ void __launch_bounds__(N_THREAD) generic_kernel(generic_args args)
+/* q and out of E, K and V of S. */
+template <typename E, typename S>
+__global__ void __launch_bounds__(N_THREAD) generic_kernel(generic_args args)
 {
 	__shared__ tile_smem smem;
 	grid_wait();
@@ -134,9 +158,9 @@ template <typename E> __global__ void __launch_bounds__(N_THREAD) generic_kernel
 		chunk.reset();
 		for (; t < stop; t++) {
 			__syncthreads();
-			tile_scores<E>(args, smem, table, t * TILE, keys, kv_head);
+			tile_scores<S>(args, smem, table, t * TILE, keys, kv_head);
 			__syncthreads();
-			add_tile<E>(args, smem, table, t * TILE, keys, kv_head, chunk);
+			add_tile<S>(args, smem, table, t * TILE, keys, kv_head, chunk);
 		}
 		fold_row(total, chunk);
 	}
@@ -151,15 +175,20 @@ template <typename E> __global__ void __launch_bounds__(N_THREAD) generic_kernel
 
 using kernel_fn = void (*)(generic_args);
 
-static kernel_fn find_kernel(uint32_t dtype)
+template <typename E> static kernel_fn find_stored(bool packed)
+{
+	return packed ? generic_kernel<E, e4m3> : generic_kernel<E, E>;
+}
+
+static kernel_fn find_kernel(uint32_t dtype, bool packed)
 {
 	switch (dtype) {
 	case NSV_F32:
-		return generic_kernel<float>;
+		return find_stored<float>(packed);
 	case NSV_F16:
-		return generic_kernel<__half>;
+		return find_stored<__half>(packed);
 	case NSV_BF16:
-		return generic_kernel<__nv_bfloat16>;
+		return find_stored<__nv_bfloat16>(packed);
 	default:
 		return nullptr;
 	}
@@ -167,18 +196,19 @@ static kernel_fn find_kernel(uint32_t dtype)
 
 int generic_load()
 {
-	for (uint32_t dtype : {NSV_F32, NSV_F16, NSV_BF16}) {
-		cudaFuncAttributes attr;
-		if (cudaFuncGetAttributes(&attr, find_kernel(dtype)) != cudaSuccess)
-			return -EIO;
-	}
+	for (uint32_t dtype : {NSV_F32, NSV_F16, NSV_BF16})
+		for (bool packed : {false, true}) {
+			cudaFuncAttributes attr;
+			if (cudaFuncGetAttributes(&attr, find_kernel(dtype, packed)) != cudaSuccess)
+				return -EIO;
+		}
 	return 0;
 }
 
-int generic_launch(uint32_t dtype, const generic_args &args, uint32_t max_query, uint32_t n_seq,
-	cudaStream_t stream)
+int generic_launch(uint32_t dtype, bool packed, const generic_args &args, uint32_t max_query,
+	uint32_t n_seq, cudaStream_t stream)
 {
-	kernel_fn fn = find_kernel(dtype);
+	kernel_fn fn = find_kernel(dtype, packed);
 	if (!fn || n_seq > 65535 || args.n_head > 65535)
 		return -ENOTSUP;
 	fn<<<dim3(max_query, args.n_head, n_seq), N_THREAD, 0, stream>>>(args);

@@ -13,16 +13,17 @@ struct generic_args {
 	int32_t n_head, head_dim, group, window;
 	int32_t block_shift, table_stride;
 	struct score score;
-	nsv_kv_layout k_layout, v_layout;
+	stored_pool k, v;
 	const nsv_cuda_seq *seqs;
 	const int32_t *tables;
-	const void *k, *v, *q; /* one element type */
+	const void *q;
 	void *out;
 };
 
 int generic_load();
-int generic_launch(uint32_t dtype, const generic_args &args, uint32_t max_query, uint32_t n_seq,
-	cudaStream_t stream);
+/* `packed`: K and V are e4m3, not of q's type. */
+int generic_launch(uint32_t dtype, bool packed, const generic_args &args, uint32_t max_query,
+	uint32_t n_seq, cudaStream_t stream);
 
 } // namespace nsv
 

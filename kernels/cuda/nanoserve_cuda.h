@@ -89,14 +89,14 @@ NSV_CUDA_API int nsv_cuda_copy(struct nsv_cuda *cuda, const struct nsv_cuda_pool
  *     k + block * block_stride         the bytes of K of the block, by tok_stride, head_stride
  *       + k_scales                     the scales of K; likewise v and v_scales
  *
- * A scale is a power of two from 2^-15 to 2^7, so byte x scale is exact in fp16 and in bf16, and
- * attention gives the bits that it gives on a pool of that type with these values. Stored is: the
+ * A scale is a power of two from 2^-15 to 2^7, so byte x scale is exact in q's type, and attention
+ * gives the bits that it gives on a pool of that type with these values. Stored is: the
  * smallest such scale under which the largest magnitude of the head's dims is at most 448, and each
  * dim over it, rounded to nearest, ties to even. Magnitudes above 448 * 2^7 become that; NaN
  * becomes 0. No byte that is stored is NaN. */
 enum nsv_cuda_kv_dtype {
 	NSV_CUDA_KV_SAME, /* elements of shape->kv_dtype */
-	NSV_CUDA_KV_E4M3, /* shape->kv_dtype is fp16 or bf16, head_dim and strides whole eights */
+	NSV_CUDA_KV_E4M3, /* bytes, as above; block strides are whole fours */
 };
 
 struct nsv_cuda_kv {

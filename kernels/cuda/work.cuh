@@ -44,6 +44,13 @@ struct tile_range {
 	int32_t begin, end;
 };
 
+/* K or V, where no map of the copy engine stands for it. */
+struct stored_pool {
+	const void *base; /* element 0 */
+	nsv_kv_layout layout;
+	int64_t scales; /* bytes from element 0 of a block, where they are e4m3 */
+};
+
 #ifdef __CUDACC__
 
 __device__ __forceinline__ int32_t n_item(const work_shape &shape, const nsv_cuda_seq &seq)

@@ -106,14 +106,6 @@ inline nsv_cuda_kv packed_kv(const test_case &t)
 	return {NSV_CUDA_KV_E4M3, t.shape.k.block_stride, t.shape.v.block_stride};
 }
 
-/* Can K and V of the case be packed? */
-inline bool is_packable(const test_case &t)
-{
-	const nsv_attn_shape &s = t.shape;
-	return s.kv_dtype != NSV_F32 && s.head_dim % 8 == 0 && s.k.dim_stride == 1 &&
-	       s.block_size >= 8;
-}
-
 /* Distinct blocks anywhere in the pool, the last among them; free entries point nowhere. */
 inline void scatter(test_case &t, uint32_t spare)
 {

@@ -105,22 +105,23 @@ __global__ void fill_pool(view v, E *k, E *v_pool, uint64_t seed, float k_scale)
 	}
 }
 
-/* A head of a key as e4m3 and its scale; x becomes what these say. */
-template <typename E> __device__ void pack_head(E *x, int n, uint8_t *bytes, float *ret_scale)
+/* A head of a key as e4m3 and its scale, n dims `stride` apart; x becomes what these say. */
+template <typename E>
+__device__ void pack_head(E *x, int64_t n, int64_t stride, uint8_t *bytes, float *ret_scale)
 {
 	float max = 0.0f;
-	for (int i = 0; i < n; i++)
+	for (int64_t i = 0; i < n * stride; i += stride)
 		max = fmaxf(max, fabsf(nsv::to_float(x[i])));
 	int exponent = nsv::e4m3_exponent(max);
 	*ret_scale = ldexpf(1.0f, exponent);
-	for (int i = 0; i < n; i++) {
+	for (int64_t i = 0; i < n * stride; i += stride) {
 		bytes[i] = nsv::to_e4m3(ldexpf(nsv::to_float(x[i]), -exponent));
 		__half_raw value = __nv_cvt_fp8_to_halfraw(bytes[i], __NV_E4M3);
 		x[i] = nsv::from_float<E>(ldexpf(__half2float(__half(value)), exponent));
 	}
 }
 
-/* Packs the keys of a sequence (blockIdx.y) that are its own. Strides of dims are 1. */
+/* Packs the keys of a sequence (blockIdx.y) that are its own. */
 template <typename E>
 __global__ void pack_pool(view v, nsv_attn_shape packed, nsv_cuda_kv kv, E *k, E *v_pool,
 	uint8_t *packed_k, uint8_t *packed_v)
@@ -136,11 +137,12 @@ __global__ void pack_pool(view v, nsv_attn_shape packed, nsv_cuda_kv kv, E *k, E
 			continue;
 		int64_t block = v.tables[(int64_t)seq.table * v.table_stride + key / bs];
 		int64_t at = block * packed.k.block_stride + (head * bs + key % bs) * 4;
-		pack_head(k + key_at(v, v.shape.k, seq, key, (int)head, 0), d,
+		pack_head(k + key_at(v, v.shape.k, seq, key, (int)head, 0), d, packed.k.dim_stride,
 			packed_k + key_at(to, packed.k, seq, key, (int)head, 0),
 			(float *)(packed_k + at + kv.k_scales));
 		at = block * packed.v.block_stride + (head * bs + key % bs) * 4;
 		pack_head(v_pool + key_at(v, v.shape.v, seq, key, (int)head, 0), d,
+			packed.v.dim_stride,
 			packed_v + key_at(to, packed.v, seq, key, (int)head, 0),
 			(float *)(packed_v + at + kv.v_scales));
 	}
