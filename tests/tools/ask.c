@@ -3,7 +3,8 @@
 
 #include <jansson.h>
 #include <string.h>
-#include <time.h>
+
+#include "tests/tools/wait.h"
 
 struct nsv_client *nsv_ask_open(const char *socket)
 {
@@ -100,12 +101,18 @@ long long nsv_ask_status(struct nsv_client *client, const char *path)
 
 bool nsv_ask_status_until(struct nsv_client *client, const char *path, long long value)
 {
-	struct timespec nap = {.tv_nsec = 10000000};
+	return NSV_WAIT_FOR(nsv_ask_status(client, path) == value);
+}
 
-	for (int i = 0; i < 1000; i++) {
-		if (nsv_ask_status(client, path) == value)
-			return true;
-		nanosleep(&nap, NULL);
+bool nsv_ask_is_alone(const char *socket)
+{
+	struct nsv_client *client = nsv_ask_open(socket);
+	bool alone = false;
+
+	for (int i = 0; client && !alone && i < 500; i++) {
+		alone = nsv_ask_status(client, "sessions") == 1;
+		usleep(alone ? 0 : 10000);
 	}
-	return false;
+	nsv_client_close(client);
+	return alone;
 }

@@ -33,9 +33,14 @@ void nsv_ask_ids(struct nsv_client *client, const int32_t *ids, size_t n,
 /* A short prompt answered with 8 tokens: does it serve? */
 void nsv_ask_hello(struct nsv_client *client, struct nsv_answer *ret);
 
+/* Is nobody else connected there? Those who have just gone have some seconds to be forgotten. */
+bool nsv_ask_is_alone(const char *socket);
+
 /* The daemon's status: an integer by its path of at most two names ("blocks.free"), or -1. */
 long long nsv_ask_status(struct nsv_client *client, const char *path);
-/* Waits until it has that value: false after 10 s. */
+/* Waits until it has that value; false: it hangs. What a step did is counted behind its tokens, and a
+ * session or a request that has gone counts until the daemon has seen it: nothing that follows an
+ * event can be read at once. */
 bool nsv_ask_status_until(struct nsv_client *client, const char *path, long long value);
 
 #endif

@@ -24,10 +24,15 @@ const char *nsv_test_model(void);
 int nsv_test_daemon_start(struct nsv_test_daemon *d, const char *model, const char *const *extra);
 /* Starts another one in its place, with the same socket: it was killed and waited for. */
 int nsv_test_daemon_restart(struct nsv_test_daemon *d, const char *model, const char *const *extra);
+/* Between two tests of one daemon: what a failed one left of sessions, or a daemon that it stopped or
+ * killed, is not the next one's. Starts another in its place if need be. 0 or -ECHILD. */
+int nsv_test_daemon_tidy(struct nsv_test_daemon *d, const char *model, const char *const *extra);
 /* Sends the signal and waits: its wait status. The folder goes too. */
 int nsv_test_daemon_stop(struct nsv_test_daemon *d, int sig);
 /* Lets all users of the machine connect. 0 or -errno. */
 int nsv_test_daemon_let_all(const struct nsv_test_daemon *d);
+/* How many lines of a log have this text? */
+unsigned int nsv_test_logged(const char *log, const char *text);
 /* Does the daemon's log have this text? */
 bool nsv_test_daemon_logged(const struct nsv_test_daemon *d, const char *text);
 

@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tests/tools/wait.h"
+
 /* The number after the name that a line of the file begins with, or -1. */
 static long number_in(const char *path, const char *name)
 {
@@ -72,4 +74,41 @@ long nsv_proc_switches(pid_t pid)
 	if (tasks)
 		closedir(tasks);
 	return n;
+}
+
+bool nsv_proc_fds_become(pid_t pid, long n)
+{
+	return NSV_WAIT_FOR(nsv_proc_fds(pid) == n);
+}
+
+static bool sleeps_for_2_s(pid_t pid)
+{
+	long before = nsv_proc_switches(pid);
+
+	sleep(2);
+	return nsv_proc_switches(pid) == before;
+}
+
+bool nsv_proc_falls_asleep(pid_t pid)
+{
+	return NSV_WAIT_FOR(sleeps_for_2_s(pid));
+}
+
+/* The file has "running", or a number and more. */
+static bool is_in(pid_t pid, long syscall)
+{
+	char path[64];
+	long n = -1;
+
+	snprintf(path, sizeof(path), "/proc/%d/syscall", (int)pid);
+	FILE *f = fopen(path, "re");
+	bool waits = f && fscanf(f, "%ld", &n) == 1 && n == syscall;
+	if (f)
+		fclose(f);
+	return waits;
+}
+
+bool nsv_proc_waits_in(pid_t pid, long syscall)
+{
+	return NSV_WAIT_FOR(is_in(pid, syscall));
 }

@@ -6,6 +6,8 @@
 #include <sys/socket.h>
 #include <sys/un.h>
 
+#include "tests/tools/wait.h"
+
 int nsv_raw_connect(const char *socket_path)
 {
 	struct sockaddr_un addr = {.sun_family = AF_UNIX};
@@ -51,6 +53,8 @@ int nsv_raw_open(struct nsv_raw *r, const char *socket_path, const struct nsv_ge
 		ret = nsv_welcome_recv(r->fd, &r->welcome, &up_fd, &down_fd, &err);
 	if (ret == 0)
 		ret = map(r, up_fd, down_fd);
+	if (ret != 0)
+		nsv_raw_close(r);
 	return ret;
 }
 
@@ -83,14 +87,25 @@ static bool take(struct nsv_cq_consumer *cq, struct nsv_cqe *ret)
 	return true;
 }
 
+static bool take_any(struct nsv_raw *r, struct nsv_cqe *ret)
+{
+	return take(&r->reply, ret) || take(&r->event, ret);
+}
+
+static bool is_closed(const struct nsv_raw *r)
+{
+	struct pollfd p = {.fd = r->fd};
+
+	return poll(&p, 1, 0) == 1 && (p.revents & POLLHUP);
+}
+
 bool nsv_raw_next(struct nsv_raw *r, struct nsv_cqe *ret)
 {
-	for (int i = 0; i < 50000; i++) {
-		if (take(&r->reply, ret) || take(&r->event, ret))
-			return true;
-		usleep(100);
-	}
-	return false;
+	bool taken = false;
+
+	if (!NSV_WAIT_FOR((taken = take_any(r, ret)) || is_closed(r)))
+		return false;
+	return taken || take_any(r, ret); /* it may have come right before the close */
 }
 
 bool nsv_raw_closed(struct nsv_raw *r)
@@ -98,7 +113,7 @@ bool nsv_raw_closed(struct nsv_raw *r)
 	struct pollfd p = {.fd = r->fd, .events = POLLIN};
 	char buf[4096];
 
-	while (poll(&p, 1, 5000) == 1) {
+	while (poll(&p, 1, NSV_HANG_MS) == 1) {
 		ssize_t n = recv(r->fd, buf, sizeof(buf), MSG_DONTWAIT);
 		if (n == 0 || (n < 0 && errno == ECONNRESET))
 			return true;

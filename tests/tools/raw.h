@@ -20,15 +20,16 @@ struct nsv_raw {
 
 /* A connected socket, or -errno. */
 int nsv_raw_connect(const char *socket);
-/* Connects, says hello (want NULL: defaults) and maps. 0, an nsv_code, or -errno. */
+/* Connects, says hello (want NULL: defaults) and maps. 0; or, with nothing left open, an nsv_code or
+ * -errno. */
 int nsv_raw_open(struct nsv_raw *r, const char *socket, const struct nsv_geom *want);
 void nsv_raw_close(struct nsv_raw *r);
 
 /* Publishes an entry as it is. */
 void nsv_raw_put(struct nsv_raw *r, const struct nsv_sqe *sqe);
-/* The next completion of either ring: false: none within 5 s, or the daemon has closed. */
+/* The next completion of either ring: false: it hangs, or the daemon has closed. */
 bool nsv_raw_next(struct nsv_raw *r, struct nsv_cqe *ret);
-/* Waits until the daemon closes the socket: false after 5 s. */
+/* Waits until the daemon closes the socket; false: it hangs. */
 bool nsv_raw_closed(struct nsv_raw *r);
 /* A text prompt at the arena's start, parameters (may be NULL) behind it, as a submission. */
 struct nsv_sqe nsv_raw_prompt(struct nsv_raw *r, const char *text, const struct nsv_params *params);

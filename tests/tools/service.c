@@ -6,6 +6,8 @@
 #include <sys/wait.h>
 #include <time.h>
 
+#include "tests/tools/ask.h"
+
 static void nap(void)
 {
 	const struct timespec t = {.tv_nsec = 2000000};
@@ -82,15 +84,17 @@ int nsv_test_service_stop(struct nsv_test_service *s)
 	return WIFEXITED(status) ? WEXITSTATUS(status) : 128;
 }
 
+int nsv_test_service_tidy(struct nsv_test_service *s, const char *model, const char *const *extra)
+{
+	kill(nsv_test_service_pid(s), SIGCONT);
+	if (nsv_ask_is_alone(s->socket))
+		return 0;
+	kill(s->manager, SIGKILL); /* the daemon dies with it */
+	nsv_test_service_stop(s);
+	return nsv_test_service_start(s, model, extra);
+}
+
 unsigned int nsv_test_service_logged(const struct nsv_test_service *s, const char *text)
 {
-	char line[1024];
-	unsigned int n = 0;
-	FILE *f = fopen(s->log, "re");
-
-	while (f && fgets(line, sizeof(line), f))
-		n += strstr(line, text) != NULL;
-	if (f)
-		fclose(f);
-	return n;
+	return nsv_test_logged(s->log, text);
 }

@@ -20,9 +20,12 @@ int nsv_test_service_start(
 pid_t nsv_test_service_pid(const struct nsv_test_service *s);
 /* Kills the daemon with the signal and waits until the stand-in has started another. */
 void nsv_test_service_kill(const struct nsv_test_service *s, int sig);
+/* Between two tests of one service, as nsv_test_daemon_tidy. */
+int nsv_test_service_tidy(
+	struct nsv_test_service *s, const char *model, const char *const *extra);
 /* Stops all of it: the stand-in's exit status. The folder goes too. */
 int nsv_test_service_stop(struct nsv_test_service *s);
-/* How often does the log have this text? */
+/* How many lines of the log have this text? */
 unsigned int nsv_test_service_logged(const struct nsv_test_service *s, const char *text);
 
 #endif
