@@ -18,6 +18,7 @@
 #include "tests/tools/raw.h"
 #include "tests/tools/tiny.h"
 #include "tests/tools/users.h"
+#include "tests/tools/wait.h"
 
 #define N_BLOCK 64
 
@@ -39,10 +40,11 @@ static int remove_model(void **state)
 	return unlink(model);
 }
 
-/* Open to all users of the machine. */
+/* Open to all users of the machine, and it says all that it ever says. */
 static void serve(const char *json)
 {
-	const char *extra[] = {"--kv-blocks", "64", "--threads", "1", "--config", config, NULL};
+	const char *extra[] = {
+		"--kv-blocks", "64", "--threads", "1", "--verbose", "--config", config, NULL};
 
 	assert_int_equal(nsv_test_config(config, sizeof(config), json), 0);
 	assert_int_equal(nsv_test_daemon_start(&served, model, extra), 0);
@@ -100,7 +102,7 @@ static void idle_clients_hold_nothing(const char *json)
 		clients[i] = open_client();
 		ask_short(clients[i], a);
 		assert_string_equal(a->reason, "");
-		usleep(2000);
+		usleep(2000); /* ends are collected once a millisecond at most */
 	}
 	for (size_t i = 0; i < NSV_ARRAY_LEN(clients); i++)
 		nsv_client_close(clients[i]);
@@ -193,13 +195,12 @@ static void test_silent_connections_have_a_limit(void **state)
 	(void)state;
 
 	serve("{\"limits\": {\"hello_ms\": 60000}}");
-	usleep(100000); /* the connections by which the daemon's start was awaited are over */
 	for (int i = 0; i < N; i++) {
 		fds[i] = nsv_raw_connect(served.socket);
 		assert_true(fds[i] >= 0);
 	}
 	for (int i = LIMIT; i < N; i++) {
-		receive_within(fds[i], 10);
+		receive_within(fds[i], NSV_HANG_S);
 		assert_int_equal(nsv_welcome_recv(fds[i], &w, &up_fd, &down_fd, &err), NSV_E_LIMIT);
 		assert_non_null(strstr(err.text, "without a hello"));
 	}
@@ -208,16 +209,6 @@ static void test_silent_connections_have_a_limit(void **state)
 	for (int i = 0; i < N; i++)
 		close(fds[i]);
 	end_serving();
-}
-
-static bool fds_become(long n)
-{
-	for (int i = 0; i < 500; i++) {
-		if (nsv_proc_fds(served.pid) == n)
-			return true;
-		usleep(10000);
-	}
-	return false;
 }
 
 /* Packets that are no bells: long, empty, with descriptors; sockets shut down by halves. */
@@ -229,7 +220,6 @@ static void test_odd_packets_and_half_open_sockets(void **state)
 	(void)state;
 
 	serve("{}");
-	usleep(100000);
 	long n_fd = nsv_proc_fds(served.pid);
 	for (size_t i = 0; i < NSV_ARRAY_LEN(r); i++)
 		assert_int_equal(nsv_raw_open(&r[i], served.socket, NULL), 0);
@@ -250,7 +240,7 @@ static void test_odd_packets_and_half_open_sockets(void **state)
 	assert_true(nsv_raw_next(&r[1], &c));
 	for (size_t i = 0; i < NSV_ARRAY_LEN(r); i++)
 		nsv_raw_close(&r[i]);
-	assert_true(fds_become(n_fd));
+	assert_true(nsv_proc_fds_become(served.pid, n_fd));
 	end_serving();
 }
 
@@ -262,7 +252,6 @@ static void test_welcomes_that_are_never_read(void **state)
 	(void)state;
 
 	serve("{}");
-	usleep(100000);
 	long n_fd = nsv_proc_fds(served.pid);
 	for (size_t i = 0; i < NSV_ARRAY_LEN(fds); i++) {
 		fds[i] = nsv_raw_connect(served.socket);
@@ -273,7 +262,7 @@ static void test_welcomes_that_are_never_read(void **state)
 	nsv_client_close(client);
 	for (size_t i = 0; i < NSV_ARRAY_LEN(fds); i++)
 		close(fds[i]);
-	assert_true(fds_become(n_fd));
+	assert_true(nsv_proc_fds_become(served.pid, n_fd));
 	end_serving();
 }
 
@@ -301,114 +290,103 @@ static void test_descriptors_run_out(void **state)
 	end_serving();
 }
 
-/* ---- Taking turns */
+/* ---- Taking turns: the log has the order in which the daemon refused prompts that are too long for
+ * the model. It is stopped while they are put, and so finds all of them at once. */
 
-/* How many answers a flood of slow entries has got when another session's ping is answered that was
- * sent after the first of them. */
-static uint32_t answers_before_a_ping(struct nsv_raw *flood, struct nsv_raw *other, uint32_t n)
+static struct nsv_sqe long_prompt(struct nsv_raw *r, uint32_t len)
 {
-	struct nsv_sqe nop = {.op = NSV_OP_NOP};
-	struct nsv_cqe c;
-	uint32_t n_ready;
-
-	for (uint32_t i = 0; i < n; i++) {
-		struct nsv_sqe sqe = tokenize_entry(flood, i, 2000);
-		assert_int_equal(nsv_sq_put(&flood->sq, &sqe), 0);
-	}
-	nsv_sq_publish(&flood->sq);
-	nsv_bell_send(flood->fd);
-	do
-		assert_int_equal(nsv_cq_ready(&flood->reply, &n_ready), 0);
-	while (n_ready == 0);
-	nsv_raw_put(other, &nop);
-	nsv_bell_send(other->fd);
-	assert_true(nsv_raw_next(other, &c));
-	assert_int_equal(nsv_cq_ready(&flood->reply, &n_ready), 0);
-	for (uint32_t i = 0; i < n; i++)
-		assert_true(nsv_raw_next(flood, &c));
-	return n_ready;
+	memset(r->up.arena, 'z', len);
+	return (struct nsv_sqe){
+		.op = NSV_OP_SUBMIT, .request_id = ++r->last_id, .prompt_len = len};
 }
 
+/* How many requests of a session it refused before another's first. */
+static uint32_t refused_before(const struct nsv_raw *flood, const struct nsv_raw *other)
+{
+	char of_flood[64], of_other[64], line[1024];
+	bool found = false;
+	uint32_t n = 0;
+	FILE *f = fopen(served.log, "re");
+
+	snprintf(of_flood, sizeof(of_flood), "of session %llu is refused",
+		(unsigned long long)flood->welcome.session_id);
+	snprintf(of_other, sizeof(of_other), "of session %llu is refused",
+		(unsigned long long)other->welcome.session_id);
+	while (!found && fgets(line, sizeof(line), f)) {
+		n += strstr(line, of_flood) != NULL;
+		found = strstr(line, of_other) != NULL;
+	}
+	fclose(f);
+	assert_true(found);
+	return n;
+}
+
+/* n prompts of one session, and one of another, each of so many bytes: how many of the flood's were
+ * refused before the other's? The visits begin with the session that rang last. */
+static uint32_t flood_and_ask(
+	struct nsv_raw *flood, uint32_t n, uint32_t len, struct nsv_raw *other)
+{
+	struct nsv_cqe c;
+
+	kill(served.pid, SIGSTOP);
+	assert_int_equal(waitpid(served.pid, NULL, WUNTRACED), served.pid);
+	struct nsv_sqe sqe = long_prompt(other, len);
+	nsv_raw_put(other, &sqe);
+	for (uint32_t i = 0; i < n; i++) {
+		sqe = long_prompt(flood, len);
+		sqe.slot = (uint16_t)(i % flood->welcome.geom.n_slot);
+		nsv_raw_put(flood, &sqe);
+	}
+	kill(served.pid, SIGCONT);
+	for (uint32_t i = 0; i < n; i++)
+		assert_true(nsv_raw_next(flood, &c) && c.code == NSV_E_CONTEXT);
+	assert_true(nsv_raw_next(other, &c) && c.code == NSV_E_CONTEXT);
+	uint32_t n_before = refused_before(flood, other);
+	nsv_raw_close(flood);
+	nsv_raw_close(other);
+	print_message("%u of %u before the other's\n", n_before, n);
+	return n_before;
+}
+
+/* Prompts that the io thread takes itself. */
 static void test_a_flood_lets_others_in(void **state)
 {
-	enum { N = 64, ROUNDS = 30 };
-	struct nsv_geom want = {.n_sqe = 2 * N, .n_slot = N, .n_token = 4096, .text_len = 1024};
+	enum { N = 200 };
+	struct nsv_geom want = {.n_sqe = 256, .n_slot = 1, .n_token = 64, .text_len = 1024};
 	struct nsv_raw flood, other;
-	uint32_t least = N;
 	(void)state;
 
 	serve("{}");
-	assert_int_equal(nsv_raw_open(&flood, served.socket, &want), 0);
-	assert_int_equal(nsv_raw_open(&other, served.socket, NULL), 0);
-	for (int i = 0; i < ROUNDS; i++)
-		least = (uint32_t)nsv_min(least, answers_before_a_ping(&flood, &other, N));
-	print_message("at best %u of %d answers of a flood before another's ping\n", least, N);
-	assert_true(least < N); /* a scheduler may take this process away in some rounds */
-	nsv_raw_close(&flood);
-	nsv_raw_close(&other);
+	for (int i = 0; i < 5; i++) {
+		assert_int_equal(nsv_raw_open(&flood, served.socket, &want), 0);
+		assert_int_equal(nsv_raw_open(&other, served.socket, NULL), 0);
+		assert_true(flood_and_ask(&flood, N, 2000, &other) < N / 2);
+	}
 	end_serving();
 }
 
-struct turns {
-	int begun, done; /* atomic */
-};
-
-static int flood_the_worker(void *arg)
+static void open_as(struct nsv_raw *r, uid_t uid, const struct nsv_geom *want)
 {
-	enum { LEN = 1 << 20, N = 16 };
-	struct nsv_geom want = {
-		.n_slot = N, .n_sqe = N, .arena_len = LEN, .n_token = 64, .text_len = 1024};
-	struct turns *t = arg;
-	struct nsv_raw r;
-	struct nsv_cqe c;
-
-	NSV_EXPECT(nsv_raw_open(&r, served.socket, &want) == 0);
-	for (uint32_t i = 0; i < N; i++) {
-		struct nsv_sqe sqe = tokenize_entry(&r, i, LEN);
-		nsv_raw_put(&r, &sqe);
-	}
-	__atomic_store_n(&t->begun, 1, __ATOMIC_RELEASE);
-	for (uint32_t i = 0; i < N; i++) {
-		while (!nsv_raw_next(&r, &c))
-			;
-		__atomic_fetch_add(&t->done, 1, __ATOMIC_ACQ_REL);
-	}
-	nsv_raw_close(&r);
-	return 0;
+	assert_int_equal(seteuid(uid), 0);
+	int ret = nsv_raw_open(r, served.socket, want);
+	assert_int_equal(seteuid(0), 0);
+	assert_int_equal(ret, 0);
 }
 
-static int ask_the_worker(void *arg)
-{
-	struct turns *t = arg;
-	struct nsv_raw r;
-	struct nsv_cqe c;
-
-	NSV_EXPECT(nsv_raw_open(&r, served.socket, NULL) == 0);
-	while (!__atomic_load_n(&t->begun, __ATOMIC_ACQUIRE))
-		usleep(100);
-	struct nsv_sqe sqe = tokenize_entry(&r, 0, 20000);
-	nsv_raw_put(&r, &sqe);
-	while (!nsv_raw_next(&r, &c))
-		;
-	NSV_EXPECT(c.kind == NSV_CQE_DONE);
-	NSV_EXPECT(__atomic_load_n(&t->done, __ATOMIC_ACQUIRE) < 14);
-	nsv_raw_close(&r);
-	return 0;
-}
-
+/* Prompts that the worker prepares: each user has one at a time there. */
 static void test_users_take_turns_at_long_prompts(void **state)
 {
-	struct turns *t =
-		mmap(NULL, sizeof(*t), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	enum { LEN = 1 << 19, N = 8 };
+	struct nsv_geom want = {
+		.n_slot = N, .n_sqe = N, .arena_len = LEN, .n_token = 64, .text_len = 1024};
+	struct nsv_raw flood, other;
 	(void)state;
 
 	nsv_user_need_root();
 	serve("{}");
-	pid_t b = nsv_user_begin(NSV_USER_B, ask_the_worker, t);
-	pid_t a = nsv_user_begin(NSV_USER_A, flood_the_worker, t);
-	assert_int_equal(nsv_user_end(b), 0);
-	assert_int_equal(nsv_user_end(a), 0);
-	munmap(t, sizeof(*t));
+	open_as(&flood, NSV_USER_A, &want);
+	open_as(&other, NSV_USER_B, &want);
+	assert_true(flood_and_ask(&flood, N, LEN, &other) < N / 2);
 	end_serving();
 }
 
@@ -441,13 +419,12 @@ static uint64_t bring_to(struct nsv_raw *r, enum phase phase)
 	else
 		sqe = nsv_raw_prompt(r, "abc", &p);
 	nsv_raw_put(r, &sqe);
-	while (phase == RUNNING && nsv_load_acq_u64(&r->down.slots[0].token_end) == 0)
-		usleep(100);
-	while ((phase == PAUSED || phase == OUTPUT) &&
-		nsv_load_rlx_u32(&r->down.slots[0].stalled) == 0)
-		usleep(100);
-	while (phase == ENDED && state_of(r) != NSV_SLOT_DONE)
-		usleep(100);
+	if (phase == RUNNING)
+		assert_true(NSV_WAIT_FOR(nsv_load_acq_u64(&r->down.slots[0].token_end) > 0));
+	if (phase == PAUSED || phase == OUTPUT)
+		assert_true(NSV_WAIT_FOR(nsv_load_rlx_u32(&r->down.slots[0].stalled) != 0));
+	if (phase == ENDED)
+		assert_true(NSV_WAIT_FOR(state_of(r) == NSV_SLOT_DONE));
 	return sqe.request_id;
 }
 
@@ -476,9 +453,7 @@ static void test_cancel_in_every_phase(void **state)
 			n += c.kind == NSV_CQE_CANCELLED && c.request_id == cancel.target_id;
 			assert_int_not_equal(c.kind, NSV_CQE_ERROR);
 		}
-		for (int i = 0; i < 50000 && state_of(&r) != NSV_SLOT_DONE; i++)
-			usleep(100);
-		assert_int_equal(state_of(&r), NSV_SLOT_DONE);
+		assert_true(NSV_WAIT_FOR(state_of(&r) == NSV_SLOT_DONE));
 		uint32_t expected = phase == ENDED ? NSV_FINISH_LENGTH : NSV_FINISH_CANCEL;
 		if (r.down.slots[0].finish != expected)
 			fail_msg("phase %d: finish %u", phase, r.down.slots[0].finish);
@@ -635,11 +610,8 @@ static int use_up_descriptors(void *arg)
 	NSV_EXPECT(silent >= 0);
 	NSV_EXPECT(refusal(&small, "limits.descriptors is 9") == 0);
 	close(silent);
-	for (int i = 0, ret = -1; ret != 0; i++) { /* it is given back soon */
-		NSV_EXPECT(i < 500);
-		ret = nsv_raw_open(&r[2], served.socket, &small);
-		usleep(10000);
-	}
+	/* it is given back soon */
+	NSV_EXPECT(NSV_WAIT_FOR(nsv_raw_open(&r[2], served.socket, &small) == 0));
 	NSV_EXPECT(refusal(&small, "limits.descriptors is 9") == 0);
 	return 0;
 }
@@ -663,10 +635,8 @@ static int use_a_little(void *arg)
 
 	nsv_client_options_init(&o);
 	o.n_slot = 2;
-	for (int i = 0; i < 500 && !client; i++) /* those of a killed process are given back soon */
-		if (nsv_client_open(served.socket, &o, NULL, 0, &client) < 0)
-			usleep(10000);
-	NSV_EXPECT(client);
+	/* those of a killed process are given back soon */
+	NSV_EXPECT(NSV_WAIT_FOR(nsv_client_open(served.socket, &o, NULL, 0, &client) == 0));
 	ask_short(client, a);
 	NSV_EXPECT(a->n_token == 2);
 	nsv_client_close(client);
