@@ -14,6 +14,7 @@
 #include "tests/tools/rnd.h"
 #include "tests/tools/story.h"
 #include "tests/tools/tiny.h"
+#include "tests/tools/wait.h"
 
 #define N_SLOT 40
 
@@ -85,13 +86,13 @@ static void play(struct nsv_stage *g, const struct load *load, struct nsv_story 
 		nsv_story_copy(&stories[i], &s);
 		while (!nsv_stage_add(g, &stories[i])) {
 			assert_true(g->n_live > 0);
-			nsv_stage_turn(g, 10000);
+			nsv_stage_turn(g, NSV_HANG_MS);
 		}
 		i++;
 		if (load->lazy && t_below(4) == 0)
 			usleep(t_below(20000));
 	}
-	while (nsv_stage_turn(g, 10000))
+	while (nsv_stage_turn(g, NSV_HANG_MS))
 		if (load->lazy && t_below(10) == 0)
 			usleep(t_below(5000));
 }
@@ -141,16 +142,26 @@ static void test_answers_are_those_of_single_requests(void **state)
 	run(DAEMON("--batch-tokens", "100"), &load, &g);
 }
 
+/* On a busy machine streams may end before their client comes to fork one: then once more. */
+static void run_with_forks(
+	const char *const *extra, const struct load *load, struct nsv_stage *ret)
+{
+	int n = 0;
+
+	do {
+		assert_true(n++ < 20);
+		run(extra, load, ret);
+	} while (ret->n_fork == ret->n_late_fork || ret->n_cancel == 0);
+}
+
 static void test_forks_and_cancels(void **state)
 {
 	const struct load load = {.n_story = 40, .fork_one_in = 40, .cancel_one_in = 60};
 	struct nsv_stage g;
 	(void)state;
 
-	run(DAEMON("--no-prefix-cache"), &load, &g);
-	assert_true(g.n_fork > g.n_late_fork && g.n_cancel > 0);
-	run(DAEMON("--batch-tokens", "24"), &load, &g);
-	assert_true(g.n_fork > g.n_late_fork);
+	run_with_forks(DAEMON("--no-prefix-cache"), &load, &g);
+	run_with_forks(DAEMON("--batch-tokens", "24"), &load, &g);
 }
 
 static void test_a_small_pool(void **state)
@@ -278,7 +289,7 @@ static void test_the_prompts_part_of_a_chunk(void **state)
 	p.n_logprob = K;
 	p.max_tokens = 50;
 	assert_int_equal(nsv_client_submit_ids(client, ids, N, &p, &r), 0);
-	while (nsv_request_next(r, 20000, &c) > 0) {
+	while (nsv_request_next(r, NSV_HANG_MS, &c) > 0) {
 		assert_true(c.n_lp <= 128 && (n_output == 0 || c.n_prompt_lp == 0));
 		for (size_t i = 0; i < c.n_prompt_lp; i++)
 			if ((n_prompt + i) % (1 + K) == 0)
@@ -313,7 +324,7 @@ static void test_a_fork_remembers(void **state)
 	assert_true(range.n_vocab > 150 && range.n_vocab <= (int32_t)sizeof(seen));
 	assert_int_equal(nsv_client_submit_text(client, "once", 4, &p, &r), 0);
 	assert_true(
-		nsv_request_next(r, 10000, &c) > 0); /* its log of 64 tokens lets it wait for us */
+		nsv_request_next(r, NSV_HANG_MS, &c) > 0); /* its log of 64 tokens lets it wait for us */
 	size_t n_read = c.n_token;
 	for (size_t i = 0; i < c.n_token; i++)
 		a->tokens[i] = c.tokens[i];
@@ -323,7 +334,7 @@ static void test_a_fork_remembers(void **state)
 	assert_int_equal(b->result.n_output, 150);
 	n_token = 150 - b->n_token;
 	assert_true(n_token > 0);
-	while (nsv_request_next(r, 10000, &c) > 0)
+	while (nsv_request_next(r, NSV_HANG_MS, &c) > 0)
 		for (size_t i = 0; i < c.n_token; i++)
 			a->tokens[n_read++] = c.tokens[i];
 	for (uint64_t i = 0; i < n_token; i++)
@@ -453,6 +464,7 @@ static void test_refused_answers(void **state)
 /* A parameter that is wrong refuses every answer, each in its slot; so does a limit. */
 static void test_all_or_none(void **state)
 {
+	const struct nsv_geom want = {.n_token = 64}; /* so that those that begin stay */
 	struct nsv_test_daemon d;
 	struct nsv_params p = many(4);
 	struct nsv_raw r;
@@ -460,7 +472,7 @@ static void test_all_or_none(void **state)
 	(void)state;
 
 	assert_int_equal(nsv_test_daemon_start(&d, model, DAEMON("--max-requests", "5")), 0);
-	assert_int_equal(nsv_raw_open(&r, d.socket, NULL), 0);
+	assert_int_equal(nsv_raw_open(&r, d.socket, &want), 0);
 	p.top_p = 2;
 	struct nsv_sqe e = nsv_raw_prompt(&r, "abc", &p);
 	nsv_raw_put(&r, &e);
@@ -578,8 +590,8 @@ static void test_a_fork_waits_for_its_target(void **state)
 		assert_int_equal(a->result.code, NSV_E_ID);
 		assert_non_null(strstr(a->reason, "has ended"));
 	}
-	nsv_request_free(r);
 	nsv_request_free(nsv_request_answer(r, 1));
+	nsv_request_free(r);
 	assert_int_equal(nsv_client_submit_text(client, text, 300, &p, &r), 0);
 	nsv_ask_finish(client, 0, slow, a);
 	assert_string_equal(a->reason, "");

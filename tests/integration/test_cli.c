@@ -7,15 +7,16 @@
 #include <stdarg.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 
 #include <cmocka.h>
 #include <jansson.h>
 
 #include "tests/tools/daemon.h"
+#include "tests/tools/proc.h"
 #include "tests/tools/tiny.h"
-
-#define TERMINAL_MS 30000 /* a bound for a hang, not a measure */
+#include "tests/tools/wait.h"
 
 static struct nsv_test_daemon daemon_;
 static char model[64];
@@ -26,6 +27,12 @@ static int start(void **state)
 	(void)state;
 	nsv_tiny_model(model, sizeof(model));
 	return nsv_test_daemon_start(&daemon_, model, NULL);
+}
+
+static int tidy(void **state)
+{
+	(void)state;
+	return nsv_test_daemon_tidy(&daemon_, model, NULL);
 }
 
 static int stop(void **state)
@@ -477,7 +484,7 @@ static bool read_terminal(struct terminal *t, const char *what)
 {
 	struct pollfd p = {.fd = t->fd, .events = POLLIN};
 
-	if (poll(&p, 1, TERMINAL_MS) != 1)
+	if (poll(&p, 1, NSV_HANG_MS) != 1)
 		fail_msg("\"%s\" does not come; \"%s\" did", what, out);
 	ssize_t n = read(t->fd, out + t->len, sizeof(out) - 1 - t->len);
 	if (n <= 0)
@@ -531,11 +538,8 @@ static void test_chat_at_a_terminal(void **state)
 	type(&t, "/help\r");
 	expect(&t, "Ctrl-D leaves");
 	expect(&t, "> ");
-	/* At the prompt: a new one. One that comes between the prompt and the read is seen with the next key. */
-	usleep(100000);
-	type(&t, "\x03");
-	usleep(100000);
-	type(&t, "\r");
+	assert_true(nsv_proc_waits_in(t.pid, SYS_read));
+	type(&t, "\x03"); /* at the prompt: a new one */
 	expect(&t, "> ");
 	type(&t, "\x04");
 	assert_int_equal(close_terminal(&t), 0);
@@ -552,13 +556,13 @@ static void test_an_answer_is_interrupted(void **state)
 	kill(daemon_.pid, SIGSTOP); /* the answer cannot have ended when Ctrl-C comes */
 	type(&t, "go on\r");
 	expect(&t, "go on");
-	expect(&t, "\n"); /* the line is taken */
-	usleep(50000);
+	expect(&t, "\n");
+	assert_true(nsv_proc_waits_in(t.pid, SYS_ppoll)); /* for the answer */
 	type(&t, "\x03");
 	/* The others come without the terminal, which throws output away that is on its way as it
-	 * takes a Ctrl-C, and takes it late on a busy machine. */
+	 * takes a Ctrl-C. */
 	for (int i = 0; i < 10; i++) {
-		usleep(50000);
+		usleep(5000);
 		kill(t.pid, SIGINT);
 	}
 	kill(daemon_.pid, SIGCONT);
@@ -604,7 +608,7 @@ static void test_a_chat_outlives_the_daemon(void **state)
 	type(&t, "\r");
 	expect(&t, "words in it");
 	expect(&t, "\n");
-	usleep(100000);
+	assert_true(nsv_proc_waits_in(t.pid, SYS_ppoll));
 	kill_daemon();
 	expect(&t, "[the daemon went away");
 	assert_int_equal(nsv_test_daemon_restart(&daemon_, model, NULL), 0);
@@ -619,26 +623,28 @@ static void test_a_chat_outlives_the_daemon(void **state)
 	assert_true(n_prompt_token() > n_question);
 }
 
+#define TEST(f) cmocka_unit_test_setup(f, tidy)
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_every_field_of_json),
-		cmocka_unit_test(test_several_answers),
-		cmocka_unit_test(test_sampling_flags),
-		cmocka_unit_test(test_stop_strings),
-		cmocka_unit_test(test_prompts_of_every_kind),
-		cmocka_unit_test(test_messages_that_are_wrong),
-		cmocka_unit_test(test_tokenize),
-		cmocka_unit_test(test_status),
-		cmocka_unit_test(test_top),
-		cmocka_unit_test(test_models),
-		cmocka_unit_test(test_help_and_usage),
-		cmocka_unit_test(test_the_environment_names_the_socket),
-		cmocka_unit_test(test_lost_output_is_a_failure),
-		cmocka_unit_test(test_chat_from_a_pipe),
-		cmocka_unit_test(test_chat_at_a_terminal),
-		cmocka_unit_test(test_an_answer_is_interrupted),
-		cmocka_unit_test(test_a_chat_outlives_the_daemon),
+		TEST(test_every_field_of_json),
+		TEST(test_several_answers),
+		TEST(test_sampling_flags),
+		TEST(test_stop_strings),
+		TEST(test_prompts_of_every_kind),
+		TEST(test_messages_that_are_wrong),
+		TEST(test_tokenize),
+		TEST(test_status),
+		TEST(test_top),
+		TEST(test_models),
+		TEST(test_help_and_usage),
+		TEST(test_the_environment_names_the_socket),
+		TEST(test_lost_output_is_a_failure),
+		TEST(test_chat_from_a_pipe),
+		TEST(test_chat_at_a_terminal),
+		TEST(test_an_answer_is_interrupted),
+		TEST(test_a_chat_outlives_the_daemon),
 	};
 
 	return cmocka_run_group_tests(tests, start, stop);

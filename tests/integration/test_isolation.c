@@ -25,16 +25,23 @@ static struct nsv_test_daemon served;
 static char model[64];
 
 /* A daemon that all users of the machine may use, and that says all it ever says. */
+static const char *const extra[] = {"--kv-blocks", "64", "--threads", "1", "--verbose", NULL};
+
 static int start(void **state)
 {
-	static const char *const extra[] = {
-		"--kv-blocks", "64", "--threads", "1", "--verbose", NULL};
 	(void)state;
 
 	nsv_tiny_model(model, sizeof(model));
 	if (nsv_test_daemon_start(&served, model, extra) < 0)
 		return -1;
 	return nsv_test_daemon_let_all(&served);
+}
+
+static int tidy(void **state)
+{
+	(void)state;
+	int ret = nsv_test_daemon_tidy(&served, model, extra);
+	return ret < 0 ? ret : nsv_test_daemon_let_all(&served);
 }
 
 static int stop(void **state)
@@ -300,16 +307,18 @@ static void test_memory_comes_empty(void **state)
 	assert_int_equal(nsv_user_end(nsv_user_begin(NSV_USER_B, look_for_remains, NULL)), 0);
 }
 
+#define TEST(f) cmocka_unit_test_setup(f, tidy)
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_regions),
-		cmocka_unit_test(test_processes_and_log),
-		cmocka_unit_test(test_status_shows_ones_own),
-		cmocka_unit_test(test_status_shows_the_services_group_all),
-		cmocka_unit_test(test_the_prefix_cache_is_ones_own),
-		cmocka_unit_test(test_requests_are_a_sessions_own),
-		cmocka_unit_test(test_memory_comes_empty),
+		TEST(test_regions),
+		TEST(test_processes_and_log),
+		TEST(test_status_shows_ones_own),
+		TEST(test_status_shows_the_services_group_all),
+		TEST(test_the_prefix_cache_is_ones_own),
+		TEST(test_requests_are_a_sessions_own),
+		TEST(test_memory_comes_empty),
 	};
 
 	return cmocka_run_group_tests(tests, start, stop);

@@ -35,7 +35,6 @@ static int start(void **state)
 	if (nsv_test_daemon_start(&served, model, extra) < 0)
 		return -1;
 	control = nsv_ask_open(served.socket);
-	usleep(100000); /* the connections by which the daemon's start was awaited are over */
 	return control ? 0 : -1;
 }
 
@@ -70,23 +69,12 @@ static void ask_all(void)
 	}
 }
 
-/* A session's descriptors are closed once nobody in the daemon refers to it. */
-static bool fds_become(long n)
-{
-	for (int i = 0; i < 1000; i++) {
-		if (nsv_proc_fds(served.pid) == n)
-			return true;
-		usleep(10000);
-	}
-	return false;
-}
-
 static void close_all(long n_fd_before)
 {
 	for (int i = 0; i < N_SESSION; i++)
 		nsv_raw_close(&sessions[i]);
 	assert_true(nsv_ask_status_until(control, "sessions", 1));
-	assert_true(fds_become(n_fd_before));
+	assert_true(nsv_proc_fds_become(served.pid, n_fd_before));
 }
 
 static void test_nothing_is_left_of_sessions_that_went(void **state)
@@ -126,10 +114,7 @@ static void test_idle_sessions_wake_nobody(void **state)
 
 	open_all();
 	ask_all();
-	sleep(2); /* the hello timer runs out */
-	long before = nsv_proc_switches(served.pid);
-	sleep(2);
-	assert_int_equal(nsv_proc_switches(served.pid), before);
+	assert_true(nsv_proc_falls_asleep(served.pid));
 	close_all(n_fd);
 }
 

@@ -17,6 +17,7 @@
 #include "tests/tools/daemon.h"
 #include "tests/tools/proc.h"
 #include "tests/tools/tiny.h"
+#include "tests/tools/wait.h"
 
 static char model[64];
 static char out[65536], err[65536];
@@ -139,9 +140,7 @@ static void test_a_socket_is_served_once(void **state)
 		_exit(127);
 	}
 	struct nsv_client *client = NULL;
-	for (int i = 0; i < 1000 && nsv_client_open(d.socket, NULL, NULL, 0, &client) < 0; i++)
-		usleep(10000);
-	assert_non_null(client);
+	assert_true(NSV_WAIT_FOR(nsv_client_open(d.socket, NULL, NULL, 0, &client) == 0));
 	nsv_client_close(client);
 	assert_int_equal(nsv_test_daemon_stop(&next, SIGTERM), 0);
 }
@@ -166,7 +165,7 @@ static void test_a_stop_in_mid_stream(void **state)
 		assert_int_equal(nsv_client_submit_text(client, "go", 2, &p, &r), 0);
 		assert_int_equal(nsv_request_next(r, -1, &chunk), 1);
 		assert_int_equal(nsv_test_daemon_stop(&d, signals[i]), 0);
-		while ((ret = nsv_request_next(r, 5000, &chunk)) > 0)
+		while ((ret = nsv_request_next(r, NSV_HANG_MS, &chunk)) > 0)
 			;
 		assert_true(ret == -ECONNRESET || ret == 0);
 		nsv_client_close(client);
@@ -214,10 +213,7 @@ static void test_an_idle_daemon_sleeps(void **state)
 	p.max_tokens = 20;
 	nsv_ask_text(client, "then sleep", &p, a);
 	assert_int_equal(a->ret, 0);
-	sleep(2); /* the hello timer runs out */
-	long before = nsv_proc_switches(d.pid);
-	sleep(2);
-	assert_int_equal(nsv_proc_switches(d.pid), before);
+	assert_true(nsv_proc_falls_asleep(d.pid));
 	nsv_client_close(client);
 	free(a);
 	assert_int_equal(nsv_test_daemon_stop(&d, SIGTERM), 0);

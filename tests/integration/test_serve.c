@@ -27,6 +27,12 @@ static int start(void **state)
 	return nsv_test_daemon_start(&served, nsv_test_model(), NULL);
 }
 
+static int tidy(void **state)
+{
+	(void)state;
+	return served.pid ? nsv_test_daemon_tidy(&served, nsv_test_model(), NULL) : 0;
+}
+
 static int stop(void **state)
 {
 	(void)state;
@@ -322,16 +328,18 @@ static void test_the_cache_is_read_through_the_dispatcher(void **state)
 	nsv_client_close(client);
 }
 
+#define TEST(f) cmocka_unit_test_setup(f, tidy)
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_tokens_match_the_references),
-		cmocka_unit_test(test_eight_processes_get_what_they_get_alone),
-		cmocka_unit_test(test_a_known_prefix_gives_the_same_bits),
-		cmocka_unit_test(test_a_killed_client_frees_what_it_held),
-		cmocka_unit_test(test_cancel_ends_one_request),
-		cmocka_unit_test(test_stop_strings_and_limits),
-		cmocka_unit_test(test_the_cache_is_read_through_the_dispatcher),
+		TEST(test_tokens_match_the_references),
+		TEST(test_eight_processes_get_what_they_get_alone),
+		TEST(test_a_known_prefix_gives_the_same_bits),
+		TEST(test_a_killed_client_frees_what_it_held),
+		TEST(test_cancel_ends_one_request),
+		TEST(test_stop_strings_and_limits),
+		TEST(test_the_cache_is_read_through_the_dispatcher),
 	};
 
 	return cmocka_run_group_tests(tests, start, stop);

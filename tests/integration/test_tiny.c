@@ -14,17 +14,25 @@
 #include "tests/tools/daemon.h"
 #include "tests/tools/raw.h"
 #include "tests/tools/tiny.h"
+#include "tests/tools/wait.h"
 
 static struct nsv_test_daemon served;
 static char model[64];
 
+static const char *const extra[] = {"--kv-blocks", "64", "--threads", "2", NULL};
+
 static int start(void **state)
 {
-	static const char *const extra[] = {"--kv-blocks", "64", "--threads", "2", NULL};
 	(void)state;
 
 	nsv_tiny_model(model, sizeof(model));
 	return nsv_test_daemon_start(&served, model, extra);
+}
+
+static int tidy(void **state)
+{
+	(void)state;
+	return nsv_test_daemon_tidy(&served, model, extra);
 }
 
 static int stop(void **state)
@@ -294,18 +302,22 @@ static void test_replies_that_are_not_taken(void **state)
 	struct nsv_raw r;
 	struct nsv_cqe c;
 	struct nsv_sqe nop = {.op = NSV_OP_NOP};
-	uint32_t n_got = 0;
+	uint32_t n_got = 0, room = 1, held = 0;
 	(void)state;
 
+	/* Places are kept free for two replies of each slot. */
 	assert_int_equal(nsv_raw_open(&r, served.socket, NULL), 0);
-	for (int quiet = 0; quiet < 50;) { /* until nothing is taken any more */
-		quiet = nsv_sq_put(&r.sq, &nop) == 0 ? 0 : quiet + 1;
+	const uint32_t full = r.welcome.geom.n_cqe - 2 * r.welcome.geom.n_slot;
+	do {
+		while (nsv_sq_put(&r.sq, &nop) == 0)
+			;
 		nsv_sq_publish(&r.sq);
 		nsv_bell_send(r.fd);
-		if (quiet)
-			usleep(1000);
-	}
-	assert_true(r.sq.tail > r.welcome.geom.n_sqe);
+		assert_int_equal(nsv_cq_ready(&r.reply, &held), 0);
+		assert_int_equal(nsv_sq_space(&r.sq, &room), 0);
+		usleep(100);
+	} while (held < full || room > 0);
+	assert_int_equal(held, full);
 	while (n_got < r.sq.tail && nsv_raw_next(&r, &c)) {
 		assert_int_equal(c.kind, NSV_CQE_PONG);
 		n_got++;
@@ -342,8 +354,7 @@ static void test_a_slow_reader_waits_alone(void **state)
 	assert_int_equal(nsv_raw_open(&r, served.socket, &want), 0);
 	struct nsv_sqe sqe = nsv_raw_prompt(&r, "slow", &p);
 	nsv_raw_put(&r, &sqe);
-	while (nsv_load_acq_u32(&r.down.slots[0].state) != NSV_SLOT_PAUSED)
-		usleep(1000);
+	assert_true(NSV_WAIT_FOR(nsv_load_acq_u32(&r.down.slots[0].state) == NSV_SLOT_PAUSED));
 	assert_int_equal(nsv_load_acq_u64(&r.down.slots[0].token_end), 64);
 	nsv_client_close(client);
 	client = open_client();
@@ -420,7 +431,7 @@ static void test_a_long_tokenize_flows(void **state)
 	for (size_t i = 0; i < LEN; i++)
 		text[i] = (char)('a' + i % 26);
 	assert_int_equal(nsv_client_tokenize(client, text, LEN, 0, &req), 0);
-	while ((ret = nsv_request_next(req, 20000, &chunk)) > 0)
+	while ((ret = nsv_request_next(req, NSV_HANG_MS, &chunk)) > 0)
 		for (size_t i = 0; i < chunk.n_token; i++)
 			n += chunk.tokens[i] >= 4;
 	assert_int_equal(ret, 0);
@@ -435,27 +446,27 @@ static void test_audit_on_request(void **state)
 {
 	(void)state;
 	kill(served.pid, SIGUSR1);
-	for (int i = 0; i < 500 && !nsv_test_daemon_logged(&served, "all accounted for"); i++)
-		usleep(10000);
-	assert_true(nsv_test_daemon_logged(&served, "all accounted for"));
+	assert_true(NSV_WAIT_FOR(nsv_test_daemon_logged(&served, "all accounted for")));
 }
+
+#define TEST(f) cmocka_unit_test_setup(f, tidy)
 
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_refusals_name_the_fault),
-		cmocka_unit_test(test_a_prompt_that_fits_exactly),
-		cmocka_unit_test(test_hellos),
-		cmocka_unit_test(test_connections_that_say_nothing),
-		cmocka_unit_test(test_entries_that_are_wrong),
-		cmocka_unit_test(test_a_busy_slot),
-		cmocka_unit_test(test_impossible_indices_end_the_session),
-		cmocka_unit_test(test_holes_in_the_region),
-		cmocka_unit_test(test_replies_that_are_not_taken),
-		cmocka_unit_test(test_a_slow_reader_waits_alone),
-		cmocka_unit_test(test_a_paused_request_gives_its_blocks_back),
-		cmocka_unit_test(test_a_long_tokenize_flows),
-		cmocka_unit_test(test_audit_on_request),
+		TEST(test_refusals_name_the_fault),
+		TEST(test_a_prompt_that_fits_exactly),
+		TEST(test_hellos),
+		TEST(test_connections_that_say_nothing),
+		TEST(test_entries_that_are_wrong),
+		TEST(test_a_busy_slot),
+		TEST(test_impossible_indices_end_the_session),
+		TEST(test_holes_in_the_region),
+		TEST(test_replies_that_are_not_taken),
+		TEST(test_a_slow_reader_waits_alone),
+		TEST(test_a_paused_request_gives_its_blocks_back),
+		TEST(test_a_long_tokenize_flows),
+		TEST(test_audit_on_request),
 	};
 
 	return cmocka_run_group_tests(tests, start, stop);
