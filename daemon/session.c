@@ -233,6 +233,33 @@ void nsv_session_closed(struct nsv_session_close *close)
 
 /* ---- Hello */
 
+/* Both are of the daemon's process, the second one of all its user's: descriptors that lie in vaults. */
+static bool is_out_of_fds(int code)
+{
+	return code == -EMFILE || code == -ETOOMANYREFS;
+}
+
+static const char *name_failure(int code)
+{
+	return is_out_of_fds(code) ? "the daemon has too many descriptors: RLIMIT_NOFILE (LimitNOFILE=)"
+				   : strerror(-code);
+}
+
+/* The session's own memory: 0, or an nsv_code and a sentence. */
+static int make_channel(struct nsv_session *se, const struct nsv_geom *geom, struct nsv_err *err)
+{
+	int ret = -ENOMEM;
+
+	se->slots = calloc(geom->n_slot, sizeof(*se->slots));
+	if (se->slots)
+		ret = nsv_channel_init(&se->ch, geom, se->id, se->fd, err);
+	if (ret == 0)
+		return 0;
+	se->ch.geom.n_slot = 0;
+	return nsv_fail(err, is_out_of_fds(ret) ? NSV_E_LIMIT : NSV_E_NOMEM,
+		"no session of %llu bytes: %s", (unsigned long long)se->memory, name_failure(ret));
+}
+
 static int make_session(struct nsv_session *se, const struct nsv_geom *geom, struct nsv_err *err)
 {
 	struct nsv_server *s = se->server;
@@ -253,26 +280,16 @@ static int make_session(struct nsv_session *se, const struct nsv_geom *geom, str
 		return ret;
 	se->memory = up.len + down.len;
 	se->id = ++s->last_session_id;
-	se->slots = calloc(geom->n_slot, sizeof(*se->slots));
-	if (!se->slots || nsv_channel_init(&se->ch, geom, se->id, se->fd, err) < 0) {
-		se->ch.geom.n_slot = 0;
-		return nsv_fail(err, NSV_E_NOMEM, "no memory for a session of %zu bytes",
-			up.len + down.len);
-	}
-	return 0;
+	return make_channel(se, geom, err);
 }
 
-static int send_welcome(struct nsv_session *se)
+static int send_welcome(const struct nsv_session *se, int down_fd)
 {
 	const struct nsv_channel *ch = &se->ch;
 	struct nsv_welcome w =
 		nsv_welcome_make(se->id, &ch->geom, ch->up_region.len, ch->down_region.len);
-	nsv_autoclose int down_fd = -1;
-	int ret = nsv_region_reopen_ro(&ch->down_region, &down_fd);
 
-	if (ret == 0)
-		ret = nsv_welcome_send(se->fd, &w, ch->up_region.fd, down_fd);
-	return ret;
+	return nsv_welcome_send(se->fd, &w, ch->up_region.fd, down_fd);
 }
 
 static void take_hello(struct nsv_session *se, const void *data, size_t len)
@@ -304,25 +321,28 @@ static void take_hello(struct nsv_session *se, const void *data, size_t len)
 /* State in `seqs`, then the vault, then the welcome: what a client was welcomed to is never lost. */
 void nsv_session_welcome(struct nsv_session *se)
 {
+	nsv_autoclose int down_fd = -1;
 	struct nsv_err err;
-	int ret = nsv_vaults_put(&se->server->vaults, &se->place);
+	int ret = nsv_region_reopen_ro(&se->ch.down_region, &down_fd);
 
+	if (ret == 0)
+		ret = nsv_vaults_put(&se->server->vaults, &se->place);
 	if (ret == 1)
 		return;
+	if (ret == 0) {
+		se->waits_for_vault = false;
+		end_hello(se);
+		se->state = NSV_SESSION_OPEN;
+		ret = send_welcome(se, down_fd);
+	}
 	if (ret < 0) {
-		nsv_fail(&err, 0, "the session's descriptors cannot be kept safe: %s",
-			ret == -ETOOMANYREFS ? "RLIMIT_NOFILE (LimitNOFILE=)" : strerror(-ret));
+		nsv_fail(&err, 0, "the session's descriptors cannot be %s: %s",
+			se->waits_for_vault ? "kept safe" : "sent", name_failure(ret));
 		refuse_hello(se, NSV_E_LIMIT, err.text);
 		return;
 	}
-	se->waits_for_vault = false;
-	end_hello(se);
-	se->state = NSV_SESSION_OPEN;
-	if (send_welcome(se) < 0)
-		nsv_session_drop(se, "its welcome cannot be sent");
-	else
-		nsv_debug("session %llu of user %u, process %d", (unsigned long long)se->id,
-			se->uid, se->pid);
+	nsv_debug("session %llu of user %u, process %d", (unsigned long long)se->id, se->uid,
+		se->pid);
 }
 
 static void on_event(struct nsv_source *src, enum nsv_event event, int res, const void *data)

@@ -35,8 +35,6 @@ static int check_record(const struct adoption *a, const struct nsv_vault_place *
 	*ret = nsv_seqs_get_session(seqs, found->rec);
 	if (ret->state != 1 || ret->session_id != found->session_id)
 		return 1; /* it ended: its message is dead */
-	if (a->by_rec[found->rec])
-		return 1; /* a vault that was being emptied: it is in two */
 	if (nsv_geom_check(&ret->geom, err) != 0)
 		return -EPROTO;
 	return 0;
@@ -79,6 +77,8 @@ static struct nsv_vault_place *found_session(void *user, const struct nsv_vault_
 
 	if (ret == 1)
 		return NULL;
+	if (ret == 0 && a->by_rec[found->rec]) /* a vault was being emptied: it is in two */
+		return &a->by_rec[found->rec]->place;
 	struct nsv_session *se = ret == 0 ? nsv_session_alloc(a->server, found->fds[NSV_VAULT_SOCKET])
 					  : NULL;
 	if (se) {

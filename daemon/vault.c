@@ -201,33 +201,33 @@ static int send_place(const struct nsv_vault *vault, const struct nsv_vault_plac
 	return n < 0 ? -errno : 0;
 }
 
-/* The vault that takes sessions; NULL: none is ready. */
-static struct nsv_vault *open_vault(struct nsv_vaults *v)
+/* 0: *ret is the vault that takes sessions; 1: none is ready yet; or why none can be made. */
+static int open_vault(struct nsv_vaults *v, struct nsv_vault **ret)
 {
 	if (!v->open && v->next && v->next->confirmed) {
 		v->open = v->next;
 		v->next = NULL;
 	}
-	/* A failure is in the log, and told to whom it leaves without a vault. */
-	(void)nsv_vaults_prepare(v);
-	return v->open;
+	int code = nsv_vaults_prepare(v); /* matters only to whom it leaves without a vault */
+	if (!v->open)
+		return code < 0 ? code : 1;
+	*ret = v->open;
+	return 0;
 }
 
 int nsv_vaults_put(struct nsv_vaults *v, struct nsv_vault_place *place)
 {
 	struct nsv_vault *vault;
-	int ret = 0;
+	int ret;
 
 	if (!v->on)
 		return 0;
-	while ((vault = open_vault(v))) {
+	while ((ret = open_vault(v, &vault)) == 0) {
 		ret = send_place(vault, place);
 		if (ret != -EAGAIN)
 			break;
 		v->open = NULL; /* full */
 	}
-	if (!vault)
-		return v->next ? 1 : -ENOBUFS;
 	if (ret == 0)
 		link_place(vault, place);
 	return ret;
@@ -317,7 +317,7 @@ static size_t collect_fds(struct msghdr *msg, int *ret_fds)
 }
 
 /* Looks at the next message. 1: *ret is it, its descriptors are the caller's; 0: there are no more;
- * -EPROTO: one that no daemon wrote, or whose descriptors did not all come; or -errno. */
+ * -EPROTO: one that no daemon wrote; -EMFILE: one whose descriptors did not all come; or -errno. */
 static int peek(int fd, struct nsv_vault_place *ret)
 {
 	union {
@@ -326,10 +326,11 @@ static int peek(int fd, struct nsv_vault_place *ret)
 	} control;
 	struct record record;
 	struct iovec iov = {&record, sizeof(record)};
+	/* Not the padded size, which has room for a fourth. */
 	struct msghdr msg = {.msg_iov = &iov,
 		.msg_iovlen = 1,
 		.msg_control = control.buf,
-		.msg_controllen = sizeof(control.buf)};
+		.msg_controllen = CMSG_LEN(sizeof(ret->fds))};
 	struct nsv_vault_place place = {.fds = {-1, -1, -1}};
 	ssize_t got;
 
@@ -339,9 +340,11 @@ static int peek(int fd, struct nsv_vault_place *ret)
 	if (got <= 0)
 		return got == 0 || errno == EAGAIN ? 0 : -errno;
 	size_t n = collect_fds(&msg, place.fds);
-	if (got != sizeof(record) || n != NSV_VAULT_N_FD || (msg.msg_flags & MSG_CTRUNC)) {
+	if (got != sizeof(record) || n != NSV_VAULT_N_FD ||
+		(msg.msg_flags & (MSG_TRUNC | MSG_CTRUNC))) {
+		bool out_of_fds = n < NSV_VAULT_N_FD && (msg.msg_flags & MSG_CTRUNC);
 		close_fds(place.fds, n);
-		return -EPROTO;
+		return out_of_fds ? -EMFILE : -EPROTO;
 	}
 	place.session_id = record.session_id;
 	place.rec = record.rec;
@@ -354,13 +357,14 @@ static void take_message(struct nsv_vault *vault, const struct nsv_vault_place *
 {
 	struct nsv_vault_place *place = fn(user, found);
 
-	if (place) {
+	if (place && !place->vault) {
 		link_place(vault, place);
 		return;
 	}
 	int fds[NSV_VAULT_N_FD];
 	memcpy(fds, found->fds, sizeof(fds));
-	shutdown(fds[NSV_VAULT_SOCKET], SHUT_RDWR);
+	if (!place)
+		shutdown(fds[NSV_VAULT_SOCKET], SHUT_RDWR);
 	close_fds(fds, NSV_VAULT_N_FD);
 	vault->n_dead++;
 }
@@ -370,19 +374,24 @@ static int look_through(struct nsv_vault *vault, int fd, nsv_vault_found_fn fn, 
 {
 	const int from_the_first = 0;
 	struct nsv_vault_place found;
-	int n = 0, ret;
+	int n = 0, n_cut = 0, ret;
 
 	if (setsockopt(fd, SOL_SOCKET, SO_PEEK_OFF, &from_the_first, sizeof(from_the_first)) < 0)
 		return -errno;
 	while ((ret = peek(fd, &found)) != 0) {
 		if (ret == 1)
 			take_message(vault, &found, fn, user);
-		else if (ret == -EPROTO)
+		else if (ret == -EPROTO || ret == -EMFILE)
 			vault->n_dead++;
 		else
 			return ret;
+		n_cut += ret == -EMFILE;
 		n++;
 	}
+	if (n_cut > 0)
+		nsv_error("%d sessions are lost: their descriptors are too many for RLIMIT_NOFILE "
+			  "(LimitNOFILE=)",
+			n_cut);
 	return n;
 }
 

@@ -48,7 +48,8 @@ struct nsv_vaults {
 };
 
 /* A session found by nsv_vaults_adopt. The descriptors are the callee's if it returns its place, into
- * which it copied *found; NULL: nobody wants it (they are closed, the socket is shut down). */
+ * which it copied *found. A place that has been returned before: it is there twice, and these
+ * descriptors are closed. NULL: nobody wants it, and its socket is shut down too. */
 typedef struct nsv_vault_place *(*nsv_vault_found_fn)(
 	void *user, const struct nsv_vault_place *found);
 
