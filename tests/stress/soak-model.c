@@ -22,7 +22,7 @@
 #include "tests/tools/story.h"
 
 #define N_SLOT 24
-#define N_STORY 24
+#define N_STORY 36
 #define LEAST_PUSHED_OUT 0.9 /* of the streams that were not cancelled before they ran */
 
 struct kind {
@@ -123,7 +123,7 @@ static int soak(const struct kind *kind, struct nsv_client *alone, const char *m
 		.n_slot = N_SLOT,
 		.fork_one_in = 200,
 		.cancel_one_in = 1000,
-		.lag_one_in = 25};
+		.lag_one_in = 15};
 	do {
 		if (!client || !play(total, stories))
 			ret = fail("the daemon takes no requests");

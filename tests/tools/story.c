@@ -5,7 +5,7 @@
 
 #include "tests/tools/rnd.h"
 
-#define NSV_STORY_LAG 150 /* turns that a reader stays away for, at most */
+#define NSV_STORY_LAG 250 /* turns that a reader stays away for, at most */
 
 /* ---- Drawing */
 
