@@ -276,6 +276,38 @@ static void test_formats(void **unused)
 	}
 }
 
+/* ---- Blocks from elsewhere --------------------------------------------------------------- */
+
+/* tests/data/blocks-TYPE.bin: 512 elements of a type, first some that were quantised, then random bits
+ * with sane scales; then the floats that the reader of the Python package gguf makes of them. */
+static void check_foreign(uint32_t dtype, const char *path)
+{
+	const struct nsv_dtype_info *info = nsv_dtype_info(dtype);
+	uint8_t blocks[16 * 18];
+	size_t n_block = 512 / info->n_elem;
+	int32_t id = 0;
+	float want[512], got[512];
+	FILE *f = fopen(path, "rb");
+	assert_non_null(f);
+	assert_int_equal(fread(blocks, info->n_byte, n_block, f), n_block);
+	assert_int_equal(fread(want, sizeof(float), 512, f), 512);
+	fclose(f);
+	nsv_ref_dequant(dtype, blocks, got, 512);
+	t_same(info->name, got, want, 512);
+	nsv_cpu_backend.embed(
+		&t_alone, got, &(struct nsv_matrix){dtype, 1, 512, blocks}, &id, 1, 1.0f);
+	t_close(info->name, got, want, 512, 0, 1e-6f);
+}
+
+static void test_foreign_blocks(void **unused)
+{
+	(void)unused;
+	check_foreign(NSV_Q2_K, "tests/data/blocks-q2_k.bin");
+	check_foreign(NSV_Q3_K, "tests/data/blocks-q3_k.bin");
+	check_foreign(NSV_IQ4_NL, "tests/data/blocks-iq4_nl.bin");
+	check_foreign(NSV_IQ4_XS, "tests/data/blocks-iq4_xs.bin");
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -284,6 +316,7 @@ int main(void)
 		cmocka_unit_test(test_f16),
 		cmocka_unit_test(test_bf16),
 		cmocka_unit_test(test_formats),
+		cmocka_unit_test(test_foreign_blocks),
 	};
 	t_seed();
 	return cmocka_run_group_tests(tests, NULL, NULL);
