@@ -13,9 +13,10 @@ ALWAYS_INLINE void prefetch_block(const uint8_t *block, size_t block_len)
 		__builtin_prefetch(block + i);
 }
 
-/* What the sums of a block are multiplied with, of 16 rows; [1] where halves of it differ. */
+/* What the sums of a block are multiplied with, of 16 rows: d[1] is the second half's, where halves
+ * differ, and m_first what the first half's m is above m. */
 struct factors {
-	vf d[2], m[2];
+	vf d[2], m, m_first;
 };
 
 /* From the head of a block and its scales, of a form that has a head. */
@@ -31,10 +32,10 @@ ALWAYS_INLINE void load_small_factors(
 		return;
 	vf m = vf_load_f16(head + 2 * NSV_CPU_PANEL);
 	if (form == NSV_CPU_Q2_K) {
-		f->m[0] = vf_mul(m, vf_load_high4(scales));
-		f->m[1] = vf_mul(m, vf_load_high4(second));
+		f->m = vf_mul(m, vf_load_high4(second));
+		f->m_first = vf_sub(vf_mul(m, vf_load_high4(scales)), f->m);
 	} else {
-		f->m[0] = vf_mul(m, vf_load_s8(second));
+		f->m = vf_mul(m, vf_load_s8(second));
 	}
 }
 
@@ -47,17 +48,15 @@ ALWAYS_INLINE void load_factors(
 	}
 	f->d[0] = vf_load_f16(scales);
 	if (nsv_cpu_has_m(form))
-		f->m[0] = vf_load_f16(scales + 2 * NSV_CPU_PANEL);
+		f->m = vf_load_f16(scales + 2 * NSV_CPU_PANEL);
 }
 
 /* acc and what m adds for a block of activations, of a form that has m. */
 ALWAYS_INLINE vf add_m(
 	vf acc, const struct factors *f, const struct nsv_cpu_scale *x, uint32_t form)
 {
-	if (form != NSV_CPU_Q2_K)
-		return vf_fma(f->m[0], vf_set1(x->d_sum), acc);
-	acc = vf_fma(f->m[0], vf_set1(x->d * (float)x->sum[0]), acc);
-	return vf_fma(f->m[1], vf_set1(x->d * (float)x->sum[1]), acc);
+	acc = vf_fma(f->m, vf_set1(x->d_sum), acc);
+	return form == NSV_CPU_Q2_K ? vf_fma(f->m_first, vf_set1(x->d_first), acc) : acc;
 }
 
 #if defined(__AVX512BW__)

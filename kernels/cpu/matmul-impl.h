@@ -13,7 +13,8 @@
  * The order, and so the numerics id: for each block of 32 inputs, growing,
  *     acc = fma(d * dx, isum, acc), where isum = sum of (q - zero) * x, exact; for types that
  *         have a d for each half of the block, once a half;
- *     acc = fma(m, dx * xsum, acc), for types that have m; of Q2_K once a half. */
+ *     acc = fma(m, dx * xsum, acc), for types that have m; of Q2_K, which has one for each half,
+ *         with the second half's, then fma(first - second, dx * xsum of the first half, acc). */
 #include "kernels/backend.h"
 #include "kernels/cpu/block.h"
 #include "kernels/cpu/cpu.h"
@@ -33,8 +34,8 @@ static void quant_block(const float *x, uint32_t n, int8_t *q, struct nsv_cpu_sc
 	d = amax / 127.0f;
 	if (bits < 0x7f800000u && d >= 0x1p-126f) {
 		by = 127.0f / amax;
-		scale->sum[0] = vf_store_s8(q, vf_mul(a, vf_set1(by)));
-		scale->sum[1] = vf_store_s8(q + VF_N, vf_mul(b, vf_set1(by)));
+		scale->sum[0] = (int16_t)vf_store_s8(q, vf_mul(a, vf_set1(by)));
+		scale->sum[1] = (int16_t)vf_store_s8(q + VF_N, vf_mul(b, vf_set1(by)));
 	} else {
 		d = bits < 0x7f800000u ? 0.0f : NAN;
 		memset(q, 0, NSV_CPU_BLOCK);
@@ -42,6 +43,7 @@ static void quant_block(const float *x, uint32_t n, int8_t *q, struct nsv_cpu_sc
 	}
 	scale->d = d;
 	scale->d_sum = d * (float)(scale->sum[0] + scale->sum[1]);
+	scale->d_first = d * (float)scale->sum[0];
 }
 
 /* Row r of the tile of h rows. */

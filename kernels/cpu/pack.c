@@ -247,10 +247,10 @@ int nsv_cpu_weight_len(const struct nsv_matrix *m, uint32_t n_m, size_t *ret_len
 
 /* ---- Packing ---------------------------------------------------------------------------- */
 
-/* The lowest bits of four bytes, side by side. */
+/* The lowest bits of four bytes, side by side: the product brings bit 8k to 24 + k. */
 static uint8_t low_bits(uint32_t four)
 {
-	return (uint8_t)((four & 1) | (four >> 7 & 2) | (four >> 14 & 4) | (four >> 21 & 8));
+	return (uint8_t)((four & 0x01010101u) * 0x01020408u >> 24 & 15);
 }
 
 static void add_bits(uint8_t *at, uint32_t four)

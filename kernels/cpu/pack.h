@@ -76,7 +76,8 @@ struct nsv_cpu_weight {
 struct nsv_cpu_scale {
 	float d;        /* NaN where an input was not finite */
 	float d_sum;    /* d times the sum of the block's q */
-	int32_t sum[2]; /* of q, first and second half */
+	float d_first;  /* d times the sum of its first half's */
+	int16_t sum[2]; /* of q, first and second half */
 };
 
 struct nsv_cpu_acts {
