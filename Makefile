@@ -253,7 +253,7 @@ help: ## this list
 
 include kernels/cuda/cuda.mk
 
-cuda: $(B)/nanoserve-cuda.so $(B)/tests/ops/cuda/attention $(B)/tests/ops/cuda/pool $(B)/tests/ops/cuda/shared $(B)/tests/bench/attention $(B)/tests/bench/read $(B)/tests/bench/storage ## the CUDA kernels and their tests, where nvcc is (the daemon does not open them yet)
+cuda: $(B)/nanoserve-cuda.so $(B)/tests/ops/cuda/attention $(B)/tests/ops/cuda/pool $(B)/tests/ops/cuda/shared $(B)/tests/ops/cuda/plan $(B)/tests/bench/attention $(B)/tests/bench/read $(B)/tests/bench/storage ## the CUDA kernels and their tests, where nvcc is (the daemon does not open them yet)
 
 .SECONDARY:
 -include $(shell test -d build && find build -path build/arm-root -prune -o -name '*.d' -print 2>/dev/null)

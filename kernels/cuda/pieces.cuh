@@ -23,7 +23,7 @@ struct alignas(16) piece {
 #ifdef __CUDACC__
 
 /* Fills in what follows from the sequence, the item and the run. */
-__device__ __forceinline__ void complete(const work_shape &shape, piece &p)
+__host__ __device__ __forceinline__ void complete(const work_shape &shape, piece &p)
 {
 	tile_range rows = item_rows(shape, p.seq, p.item), seen = item_tiles(shape, p.seq, p.item);
 	int32_t first = p.seq.n_past + rows.begin, last = p.seq.n_past + rows.end - 1;
@@ -42,7 +42,7 @@ __device__ __forceinline__ void complete(const work_shape &shape, piece &p)
 
 /* Sets where the run's share of an item ends, and what it is split into. `split`, `cut`: of an item
  * that began in an earlier run. */
-__device__ __forceinline__ void set_end(
+__host__ __device__ __forceinline__ void set_end(
 	const work_shape &shape, const run_start &begin, const run_start &end, piece &p)
 {
 	bool last = p.seq_index == end.seq && p.item == end.item;
@@ -53,7 +53,7 @@ __device__ __forceinline__ void set_end(
 }
 
 /* The first piece of the run from `begin` to `end`. */
-__device__ __forceinline__ piece first_piece(
+__host__ __device__ __forceinline__ piece first_piece(
 	const work_shape &shape, const run_start &begin, const run_start &end)
 {
 	piece p;
@@ -70,18 +70,19 @@ struct run_walk {
 	piece at;
 	run_start end;
 
-	__device__ run_walk(const piece &first, const run_start &stop) : at(first), end(stop)
+	__host__ __device__ run_walk(const piece &first, const run_start &stop)
+	    : at(first), end(stop)
 	{
 	}
 
-	__device__ bool done() const
+	__host__ __device__ bool done() const
 	{
 		if (at.seq_index != end.seq)
 			return at.seq_index > end.seq;
 		return at.item != end.item ? at.item > end.item : at.run.begin >= end.tile;
 	}
 
-	__device__ void next(const work_shape &shape, const nsv_cuda_seq *seqs)
+	__host__ __device__ void next(const work_shape &shape, const nsv_cuda_seq *seqs)
 	{
 		if (++at.item == n_item(shape, at.seq)) {
 			at.item = 0;

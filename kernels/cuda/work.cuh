@@ -53,7 +53,7 @@ struct stored_pool {
 
 #ifdef __CUDACC__
 
-__device__ __forceinline__ int32_t n_item(const work_shape &shape, const nsv_cuda_seq &seq)
+__host__ __device__ __forceinline__ int32_t n_item(const work_shape &shape, const nsv_cuda_seq &seq)
 {
 	int32_t rows = seq.n_query * shape.group;
 	if (rows < shape.min_rows || rows > shape.max_rows)
@@ -64,7 +64,7 @@ __device__ __forceinline__ int32_t n_item(const work_shape &shape, const nsv_cud
 }
 
 /* The first sequence whose end lies beyond `at`. */
-__device__ __forceinline__ int32_t find_seq(const int64_t *ends, int32_t n_seq, int64_t at)
+__host__ __device__ __forceinline__ int32_t find_seq(const int64_t *ends, int32_t n_seq, int64_t at)
 {
 	int32_t lo = 0, hi = n_seq;
 	while (lo < hi) {
@@ -78,13 +78,13 @@ __device__ __forceinline__ int32_t find_seq(const int64_t *ends, int32_t n_seq, 
 }
 
 /* First key that the row at position `pos` sees. */
-__device__ __forceinline__ int32_t window_begin(const work_shape &shape, int32_t pos)
+__host__ __device__ __forceinline__ int32_t window_begin(const work_shape &shape, int32_t pos)
 {
 	return shape.window > 0 && pos >= shape.window ? pos + 1 - shape.window : 0;
 }
 
 /* First key that the row at position `pos` of a sequence sees, of those that the launch is for. */
-__device__ __forceinline__ int32_t first_key(
+__host__ __device__ __forceinline__ int32_t first_key(
 	const work_shape &shape, const nsv_cuda_seq &seq, int32_t pos)
 {
 	int32_t begin = window_begin(shape, pos);
@@ -92,7 +92,8 @@ __device__ __forceinline__ int32_t first_key(
 }
 
 /* The tiles that every item of a sequence has in the line. */
-__device__ __forceinline__ tile_range seq_tiles(const work_shape &shape, const nsv_cuda_seq &seq)
+__host__ __device__ __forceinline__ tile_range seq_tiles(
+	const work_shape &shape, const nsv_cuda_seq &seq)
 {
 	int32_t n_kv = seq.n_past + seq.n_query;
 	if (shape.part == SHARED_KEYS)
@@ -101,7 +102,7 @@ __device__ __forceinline__ tile_range seq_tiles(const work_shape &shape, const n
 }
 
 /* The query rows [begin, end) of an item, and the tiles that they see. */
-__device__ __forceinline__ tile_range item_rows(
+__host__ __device__ __forceinline__ tile_range item_rows(
 	const work_shape &shape, const nsv_cuda_seq &seq, int32_t item)
 {
 	int32_t row = item / shape.n_kv_head * shape.row_tile;
@@ -109,7 +110,7 @@ __device__ __forceinline__ tile_range item_rows(
 	return {row / shape.group, last / shape.group + 1};
 }
 
-__device__ __forceinline__ tile_range item_tiles(
+__host__ __device__ __forceinline__ tile_range item_tiles(
 	const work_shape &shape, const nsv_cuda_seq &seq, int32_t item)
 {
 	if (shape.part == SHARED_KEYS)
