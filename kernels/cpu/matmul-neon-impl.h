@@ -1,5 +1,5 @@
-/* Products on AArch64, four registers for 16 rows; q and x are both taken as signed, 8 bits of q as
- * q - 128. matmul-neon[-dotprod].c defines FN(name) and
+/* Products on AArch64, four registers for 16 rows; q and x are both taken as signed, q of all
+ * 8 bits as q - 128. matmul-neon[-dotprod].c defines FN(name) and
  *
  *     add_four(sum, q, x)   sum + the four products of each of four rows: 4 x 32 bits
  *
@@ -11,7 +11,7 @@
 #else
 #define MAX_ROWS 4
 #endif
-#define Q8_SHIFT 128
+#define WIDE_SHIFT 128
 
 typedef struct {
 	int32x4_t v[4];
@@ -28,27 +28,68 @@ ALWAYS_INLINE vf vi_float(vi a)
 #undef AT
 }
 
-/* 16 in each byte whose bit of two bytes is set. */
-ALWAYS_INLINE uint8x16_t spread_bits(const uint8_t *bits)
+/* `value` in each byte whose bit of two bytes is set. */
+ALWAYS_INLINE uint8x16_t spread_bits(const uint8_t *bits, uint32_t value)
 {
 	static const uint8_t bit[16] = {
 		1, 2, 4, 8, 16, 32, 64, 128, 1, 2, 4, 8, 16, 32, 64, 128};
 	uint8x16_t b = vcombine_u8(vdup_n_u8(bits[0]), vdup_n_u8(bits[1]));
-	return vandq_u8(vtstq_u8(b, vld1q_u8(bit)), vdupq_n_u8(16));
+	return vandq_u8(vtstq_u8(b, vld1q_u8(bit)), vdupq_n_u8((uint8_t)value));
 }
 
-/* Four rows, from 4 * quarter on, of vector j. */
+/* Bits from .. from + n - 1 of each byte, moved to bit `to`. */
+ALWAYS_INLINE uint8x16_t take_bits(const uint8_t *p, uint32_t from, uint32_t n, uint32_t to)
+{
+	uint8x16_t v = vshlq_u8(vld1q_u8(p), vdupq_n_s8((int8_t)((int32_t)to - (int32_t)from)));
+	return vandq_u8(v, vdupq_n_u8((uint8_t)(((1u << n) - 1u) << to)));
+}
+
+/* Four rows, from 4 * quarter on, of vector j of stored q, put together from its parts. */
+ALWAYS_INLINE uint8x16_t load_quarter(
+	const uint8_t *block, uint32_t j, uint32_t quarter, uint32_t form)
+{
+	const uint32_t bits = nsv_cpu_bits(form), fours = bits & 4;
+	const uint8_t *p = block + quarter * 16;
+	uint8x16_t q = vdupq_n_u8(0);
+	if (bits == 8)
+		return vld1q_u8(p + j * 64);
+	if (fours)
+		q = take_bits(p + j / 2 * 64, j % 2 * 4, 4, 0);
+	if (bits & 2)
+		q = vorrq_u8(q, take_bits(p + fours * 64 + j / 4 * 64, j % 4 * 2, 2, fours));
+	if (bits & 1)
+		q = vorrq_u8(q, spread_bits(block + nsv_cpu_ones_at(bits) + j * 8 + quarter * 2,
+					1u << (bits - 1)));
+	return q;
+}
+
+/* q of four rows times their scales. Of Q3_K without the 128 that pack.h adds. */
+ALWAYS_INLINE int8x16_t scale_quarter(uint8x16_t q, const uint8_t *scales, uint32_t form)
+{
+	static const uint8_t row[16] = {0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3};
+	uint32_t four;
+	uint8x16_t s;
+	memcpy(&four, scales, sizeof(four));
+	s = vqtbl1q_u8(vreinterpretq_u8_u32(vdupq_n_u32(four)), vld1q_u8(row));
+	if (form == NSV_CPU_Q2_K)
+		s = vandq_u8(s, vdupq_n_u8(15));
+	else
+		q = vsubq_u8(q, vdupq_n_u8(4));
+	return vreinterpretq_s8_u8(vmulq_u8(q, s));
+}
+
+/* The same rows' unpacked q; of all 8 bits: q - 128. */
 ALWAYS_INLINE int8x16_t unpack_quarter(
 	const uint8_t *block, uint32_t j, uint32_t quarter, uint32_t form)
 {
-	uint8x16_t q;
-	if (form >= NSV_CPU_Q8_D)
-		return vreinterpretq_s8_u8(veorq_u8(
-			vld1q_u8(block + j * 64 + quarter * 16), vdupq_n_u8(0x80)));
-	q = vld1q_u8(block + j / 2 * 64 + quarter * 16);
-	q = j % 2 ? vshrq_n_u8(q, 4) : vandq_u8(q, vdupq_n_u8(15));
-	if (form >= NSV_CPU_Q5_D)
-		q = vorrq_u8(q, spread_bits(block + 256 + j * 8 + quarter * 2));
+	uint8x16_t q = load_quarter(block, j, quarter, form);
+	if (nsv_cpu_is_scaled(form))
+		return scale_quarter(q,
+			block + nsv_cpu_q_len(form) + j / 4 * NSV_CPU_PANEL + quarter * 4, form);
+	if (nsv_cpu_is_coded(form))
+		q = vqtbl1q_u8(vld1q_u8(nsv_cpu_iq4), q);
+	if (nsv_cpu_is_wide(form))
+		q = veorq_u8(q, vdupq_n_u8(0x80));
 	return vreinterpretq_s8_u8(q);
 }
 

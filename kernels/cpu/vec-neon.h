@@ -69,12 +69,44 @@ ALWAYS_INLINE vf vf_load_f16(const void *p)
 #undef AT
 }
 
+ALWAYS_INLINE void store_f16_kv4(uint16_t *p, float32x4_t a)
+{
+	uint16x4_t h = vreinterpret_u16_f16(vcvt_f16_f32(a));
+	uint16x4_t beyond =
+		vcgt_u16(vand_u16(h, vdup_n_u16(0x7fff)), vdup_n_u16(NSV_F16_MAX));
+	vst1_u16(p, vbsl_u16(beyond, vdup_n_u16(NSV_F16_NAN), h));
+}
+
+ALWAYS_INLINE void vf_store_f16_kv(void *p, vf a)
+{
+	uint16_t *h = p;
+	store_f16_kv4(h, a.v[0]);
+	store_f16_kv4(h + 4, a.v[1]);
+	store_f16_kv4(h + 8, a.v[2]);
+	store_f16_kv4(h + 12, a.v[3]);
+}
+
 ALWAYS_INLINE vf vf_load_bf16(const void *p)
 {
 	const uint16_t *h = p;
 #define AT(i) vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(h + (i) * 4), 16))
 	return VF_4(AT);
 #undef AT
+}
+
+ALWAYS_INLINE vf vf_load_s8(const void *p)
+{
+	int8x16_t b = vld1q_s8(p);
+	int16x8_t lo = vmovl_s8(vget_low_s8(b)), hi = vmovl_high_s8(b);
+	return (vf){{vcvtq_f32_s32(vmovl_s16(vget_low_s16(lo))), vcvtq_f32_s32(vmovl_high_s16(lo)),
+		vcvtq_f32_s32(vmovl_s16(vget_low_s16(hi))), vcvtq_f32_s32(vmovl_high_s16(hi))}};
+}
+
+ALWAYS_INLINE vf vf_load_high4(const void *p)
+{
+	uint8_t b[VF_N];
+	vst1q_u8(b, vshrq_n_u8(vld1q_u8(p), 4));
+	return vf_load_s8(b);
 }
 
 ALWAYS_INLINE vf vf_add(vf a, vf b)
