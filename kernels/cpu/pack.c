@@ -8,7 +8,7 @@ const uint8_t nsv_cpu_iq4[16] = {
 
 /* ---- Reading stored blocks -------------------------------------------------------------- */
 
-static void read_nibbles(const uint8_t *p, uint8_t *q)
+static void read_nibbles(const uint8_t *restrict p, uint8_t *restrict q)
 {
 	for (int i = 0; i < 16; i++) {
 		q[i] = p[i] & 15;
@@ -39,11 +39,17 @@ static void read_q4_q5(uint32_t dtype, const uint8_t *p, struct nsv_cpu_block *r
 		add_fifth(bits, ret->q);
 }
 
+/* Signed bytes to unsigned ones, 128 more. */
+static void flip_signs(const uint8_t *restrict p, uint8_t *restrict q)
+{
+	for (int i = 0; i < 32; i++)
+		q[i] = p[i] ^ 0x80;
+}
+
 static void read_q8(const uint8_t *p, struct nsv_cpu_block *ret)
 {
 	set_scales(ret, nsv_load_f16(p), 0);
-	for (int i = 0; i < 32; i++)
-		ret->q[i] = p[2 + i] ^ 0x80;
+	flip_signs(p + 2, ret->q);
 }
 
 /* The j-th of 8 blocks of a Q2_K super-block: a half has four, which share bytes. */
@@ -120,34 +126,40 @@ static void read_iq4_xs(const uint8_t *p, size_t j, struct nsv_cpu_block *ret)
 	read_nibbles(p + 8 + 16 * j, ret->q);
 }
 
-void nsv_cpu_read_block(uint32_t dtype, const void *row, size_t b, struct nsv_cpu_block *ret)
+/* The j-th block of what the type stores as one, at p. */
+static void read_at(uint32_t dtype, const uint8_t *p, size_t j, struct nsv_cpu_block *ret)
 {
-	const struct nsv_dtype_info *info = nsv_dtype_info(dtype);
-	size_t per = info->n_elem / NSV_CPU_BLOCK;
-	const uint8_t *p = (const uint8_t *)row + b / per * info->n_byte;
 	switch (dtype) {
 	case NSV_Q8_0:
 		read_q8(p, ret);
 		break;
 	case NSV_Q2_K:
-		read_k2(p, b % per, ret);
+		read_k2(p, j, ret);
 		break;
 	case NSV_Q3_K:
-		read_k3(p, b % per, ret);
+		read_k3(p, j, ret);
 		break;
 	case NSV_Q4_K:
 	case NSV_Q5_K:
-		read_k45(dtype, p, b % per, ret);
+		read_k45(dtype, p, j, ret);
 		break;
 	case NSV_Q6_K:
-		read_k6(p, b % per, ret);
+		read_k6(p, j, ret);
 		break;
 	case NSV_IQ4_XS:
-		read_iq4_xs(p, b % per, ret);
+		read_iq4_xs(p, j, ret);
 		break;
 	default: /* IQ4_NL too: a block of it looks like one of Q4_0 */
 		read_q4_q5(dtype, p, ret);
 	}
+}
+
+void nsv_cpu_read_block(uint32_t dtype, const void *row, size_t b, struct nsv_cpu_block *ret)
+{
+	const struct nsv_dtype_info *info = nsv_dtype_info(dtype);
+	size_t per = info->n_elem / NSV_CPU_BLOCK;
+
+	read_at(dtype, (const uint8_t *)row + b / per * info->n_byte, b % per, ret);
 }
 
 /* ---- Sizes ------------------------------------------------------------------------------ */
@@ -253,37 +265,60 @@ static uint8_t low_bits(uint32_t four)
 	return (uint8_t)((four & 0x01010101u) * 0x01020408u >> 24 & 15);
 }
 
-static void add_bits(uint8_t *at, uint32_t four)
+static uint32_t four_at(const uint8_t *q, uint32_t vec)
 {
-	uint32_t old;
-	memcpy(&old, at, sizeof(old));
-	old |= four;
-	memcpy(at, &old, sizeof(old));
+	uint32_t four;
+	memcpy(&four, q + 4 * vec, sizeof(four));
+	return four;
 }
 
-/* Four values at once: they lie side by side in a vector. */
+static void put_bytes(uint8_t *p, const uint8_t *q)
+{
+	for (uint32_t vec = 0; vec < 8; vec++)
+		memcpy(p + vec * 64, q + vec * 4, 4);
+}
+
+static void put_fours(uint8_t *p, const uint8_t *q)
+{
+	for (uint32_t v = 0; v < 4; v++) {
+		uint32_t low = four_at(q, 2 * v), high = four_at(q, 2 * v + 1);
+		uint32_t both = (low & 0x0f0f0f0fu) | (high & 0x0f0f0f0fu) << 4;
+		memcpy(p + v * 64, &both, sizeof(both));
+	}
+}
+
+/* Those two bits of each q that begin at bit `shift`. */
+static void put_twos(uint8_t *p, const uint8_t *q, uint32_t shift)
+{
+	for (uint32_t v = 0; v < 2; v++) {
+		uint32_t all = 0;
+		for (uint32_t i = 0; i < 4; i++)
+			all |= (four_at(q, 4 * v + i) >> shift & 0x03030303u) << 2 * i;
+		memcpy(p + v * 64, &all, sizeof(all));
+	}
+}
+
+/* A row has half of a byte: the other half is another's. */
+static void put_ones(uint8_t *p, uint32_t row, const uint8_t *q, uint32_t shift)
+{
+	for (uint32_t vec = 0; vec < 8; vec++)
+		p[vec * 8 + row / 2] |=
+			(uint8_t)(low_bits(four_at(q, vec) >> shift) << (row % 2 * 4));
+}
+
+/* A row's q: four lie side by side in a vector. */
 static void put_q(uint32_t bits, uint8_t *block, uint32_t row, const uint8_t *q)
 {
-	for (uint32_t vec = 0; vec < NSV_CPU_BLOCK / 4; vec++) {
-		uint8_t *p = block + row * 4;
-		uint32_t four;
-		memcpy(&four, q + 4 * vec, sizeof(four));
-		if (bits == 8) {
-			memcpy(p + vec * 64, &four, sizeof(four));
-			continue;
-		}
-		if (bits & 4) {
-			add_bits(p + vec / 2 * 64, (four & 0x0f0f0f0fu) << (vec % 2 * 4));
-			p += 256;
-		}
-		if (bits & 2) {
-			uint32_t two = four >> (bits & 4) & 0x03030303u;
-			add_bits(p + vec / 4 * 64, two << (vec % 4 * 2));
-		}
-		if (bits & 1)
-			block[nsv_cpu_ones_at(bits) + vec * 8 + row / 2] |=
-				(uint8_t)(low_bits(four >> (bits - 1)) << (row % 2 * 4));
+	if (bits == 8) {
+		put_bytes(block + row * 4, q);
+		return;
 	}
+	if (bits & 4)
+		put_fours(block + row * 4, q);
+	if (bits & 2)
+		put_twos(block + (bits & 4) * 64 + row * 4, q, bits & 4);
+	if (bits & 1)
+		put_ones(block + nsv_cpu_ones_at(bits), row, q, bits - 1);
 }
 
 /* The bytes of a block's scales, of one row. */
@@ -318,10 +353,12 @@ static void pack_quant_row(const struct nsv_matrix *m, const struct nsv_cpu_mat 
 	const void *row, uint32_t lane, uint8_t *panel)
 {
 	const uint32_t form = mat->form, bits = nsv_cpu_bits(form);
+	const struct nsv_dtype_info *info = nsv_dtype_info(m->dtype);
+	const uint32_t per = info->n_elem / NSV_CPU_BLOCK;
 	struct nsv_cpu_block block;
-	for (size_t b = 0; b < m->n_in / NSV_CPU_BLOCK; b++) {
+	for (uint32_t b = 0; b < m->n_in / NSV_CPU_BLOCK; b++) {
 		uint8_t *at = panel + nsv_cpu_block_at(form, b);
-		nsv_cpu_read_block(m->dtype, row, b, &block);
+		read_at(m->dtype, (const uint8_t *)row + b / per * info->n_byte, b % per, &block);
 		put_q(bits, at, lane, block.q);
 		put_scales(form, at + nsv_cpu_q_len(form), panel + nsv_cpu_head_at(form, b), lane,
 			&block);
