@@ -7,6 +7,7 @@
 
 #include "daemon/clock.h"
 #include "daemon/engine_state.h"
+#include "daemon/errand.h"
 #include "daemon/log.h"
 #include "daemon/notify.h"
 
@@ -94,10 +95,9 @@ static int make_space(struct nsv_engine *e, uint32_t batch_tokens)
 
 	for (uint32_t i = 0; ret == 0 && i < e->info.run_ahead; i++)
 		ret = make_step(e, &e->steps[i], batch_tokens);
-	e->text = calloc(2, e->info.text_need);
 	e->jobs = calloc(n, sizeof(struct nsv_job *));
 	e->free_seqs = calloc(n, sizeof(uint32_t));
-	if (ret < 0 || !e->text || !e->jobs || !e->free_seqs)
+	if (ret < 0 || !e->jobs || !e->free_seqs)
 		return -ENOMEM;
 	for (uint32_t i = 0; i < n; i++)
 		e->free_seqs[i] = n - 1 - i;
@@ -105,24 +105,15 @@ static int make_space(struct nsv_engine *e, uint32_t batch_tokens)
 	return 0;
 }
 
-/* The sampler knows the vocabulary's end tokens, which min_tokens holds back. */
-static int make_sampler(struct nsv_engine *e)
-{
-	int ret = nsv_sampler_init(&e->sampler, e->info.desc->n_vocab);
-
-	for (int32_t id = 0; ret == 0 && id < nsv_tok_n_vocab(e->tok); id++)
-		if (nsv_tok_is_end(e->tok, id))
-			ret = nsv_sampler_add_end(&e->sampler, id);
-	return ret;
-}
-
+/* Its memory is taken then, and its weights are still to be packed. */
 static int make_model(struct nsv_engine *e, const struct nsv_engine_config *c,
 	const struct nsv_gguf *g, int *keep_fd, struct nsv_err *err)
 {
 	struct nsv_model_keep keep = {.fd = *keep_fd};
 	struct nsv_model_config mc = {.max_row = c->batch_tokens,
 		.max_out = nsv_exec_max_out(c->max_requests),
-		.keep = &keep};
+		.keep = &keep,
+		.pack_later = true};
 	int ret = nsv_model_new(g, e->info.backend, e->team, &mc, &e->model, err);
 
 	if (ret == 0 && *keep_fd >= 0 && !keep.taken)
@@ -130,20 +121,51 @@ static int make_model(struct nsv_engine *e, const struct nsv_engine_config *c,
 			keep.why.text);
 	*keep_fd = keep.fd;
 	e->info.adopted_weights = keep.taken;
+	if (ret == 0)
+		e->info.desc = nsv_model_get_desc(e->model);
 	return ret;
+}
+
+/* The making of the KV regions, while weights are packed. */
+struct kv_errand {
+	struct nsv_engine *e;
+	const struct nsv_engine_config *c;
+	int *keep_fd;
+	struct nsv_err err;
+};
+
+static int make_kv(void *arg)
+{
+	struct kv_errand *k = arg;
+
+	return nsv_engine_make_kv(k->e, k->c, k->keep_fd, &k->err);
+}
+
+/* Giving a region its pages takes the kernel as long as packing the weights of a small model. What
+ * memory is free is asked once theirs is taken. */
+static int pack_and_make_kv(struct nsv_engine *e, const struct nsv_engine_config *c,
+	struct nsv_engine_keep *keep, struct nsv_err *err)
+{
+	struct kv_errand kv = {.e = e, .c = c, .keep_fd = &keep->kv_fd, .err = *err};
+	struct nsv_errand errand;
+
+	nsv_errand_start(&errand, make_kv, &kv);
+	int ret = nsv_model_pack(e->model, err);
+	int kv_ret = nsv_errand_wait(&errand);
+	nsv_model_weights(e->model, &e->info.weights_len, &e->info.weights_ns);
+	if (ret < 0 || kv_ret == 0)
+		return ret;
+	*err = kv.err;
+	return kv_ret;
 }
 
 static int build(struct nsv_engine *e, const struct nsv_engine_config *c,
 	struct nsv_engine_keep *keep, const struct nsv_gguf *g, struct nsv_err *err)
 {
-	uint32_t longest = 0;
 	int ret = nsv_backend_choose(c->backend, &e->info.backend, err);
 
-	if (ret == 0)
-		ret = longest_piece(e->tok, &longest, err);
 	if (ret < 0)
 		return ret;
-	e->info.text_need = 3 * (longest + 4) + NSV_MAX_STOP_LEN + 16;
 	e->info.threads = c->threads ? c->threads : cpu_count();
 	e->max_requests = c->max_requests;
 	e->share_prefixes = c->share_prefixes;
@@ -153,14 +175,8 @@ static int build(struct nsv_engine *e, const struct nsv_engine_config *c,
 	if (ret < 0)
 		return nsv_fail(err, ret, "%u threads: %s", e->info.threads, strerror(-ret));
 	ret = make_model(e, c, g, &keep->weights_fd, err);
-	if (ret < 0)
-		return ret;
-	e->info.desc = nsv_model_get_desc(e->model);
-	nsv_model_weights(e->model, &e->info.weights_len, &e->info.weights_ns);
-	if (e->info.desc->n_vocab != (uint32_t)nsv_tok_n_vocab(e->tok))
-		return nsv_fail(err, -EINVAL, "the model has %u tokens, its tokenizer %d",
-			e->info.desc->n_vocab, nsv_tok_n_vocab(e->tok));
-	ret = nsv_engine_make_kv(e, c, &keep->kv_fd, err);
+	if (ret == 0)
+		ret = pack_and_make_kv(e, c, keep, err);
 	if (ret == 0)
 		ret = nsv_engine_make_seqs(e, &keep->seqs_fd, err);
 	if (ret == 0)
@@ -176,7 +192,7 @@ static int build(struct nsv_engine *e, const struct nsv_engine_config *c,
 	if (ret == 0 && c->mixed_tokens)
 		e->sched.mixed_tokens = (uint32_t)nsv_min(c->mixed_tokens, c->batch_tokens);
 	if (ret == 0)
-		ret = make_sampler(e);
+		ret = nsv_sampler_init(&e->sampler, e->info.desc->n_vocab);
 	if (ret == 0)
 		ret = make_space(e, c->batch_tokens);
 	if (ret == 0 && e->info.adopted_seqs)
@@ -199,8 +215,7 @@ static void close_keep(struct nsv_engine_keep *keep)
 }
 
 int nsv_engine_new(struct nsv_engine **ret_engine, const struct nsv_engine_config *config,
-	const struct nsv_gguf *g, const struct nsv_tok *tok, struct nsv_mailbox *outbox,
-	struct nsv_err *err)
+	const struct nsv_gguf *g, struct nsv_mailbox *outbox, struct nsv_err *err)
 {
 	struct nsv_engine *e = calloc(1, sizeof(*e));
 	struct nsv_engine_keep keep = config->keep ? *config->keep : NOTHING_KEPT;
@@ -211,7 +226,6 @@ int nsv_engine_new(struct nsv_engine **ret_engine, const struct nsv_engine_confi
 		return -ENOMEM;
 	}
 	e->kv_region = e->host_region = e->seqs_region = NSV_REGION_NONE;
-	e->tok = tok;
 	e->outbox = outbox;
 	e->stop_msg.kind = NSV_MSG_STOP;
 	e->failed_msg.kind = NSV_MSG_FAILED;
@@ -229,6 +243,36 @@ int nsv_engine_new(struct nsv_engine **ret_engine, const struct nsv_engine_confi
 	nsv_stat_set(&e->stats.host_free, e->host_alloc.n_free);
 	*ret_engine = e;
 	return 0;
+}
+
+/* The sampler knows the vocabulary's end tokens, which min_tokens holds back. */
+static int name_ends(struct nsv_engine *e, const struct nsv_tok *tok)
+{
+	int ret = 0;
+
+	for (int32_t id = 0; ret == 0 && id < nsv_tok_n_vocab(tok); id++)
+		if (nsv_tok_is_end(tok, id))
+			ret = nsv_sampler_add_end(&e->sampler, id);
+	return ret;
+}
+
+int nsv_engine_set_tok(struct nsv_engine *e, const struct nsv_tok *tok, struct nsv_err *err)
+{
+	uint32_t longest = 0;
+
+	if (e->info.desc->n_vocab != (uint32_t)nsv_tok_n_vocab(tok))
+		return nsv_fail(err, -EINVAL, "the model has %u tokens, its tokenizer %d",
+			e->info.desc->n_vocab, nsv_tok_n_vocab(tok));
+	int ret = longest_piece(tok, &longest, err);
+	if (ret < 0)
+		return ret;
+	ret = name_ends(e, tok);
+	if (ret < 0)
+		return nsv_fail(err, ret, "the vocabulary has more than %u end tokens", NSV_MAX_END);
+	e->tok = tok;
+	e->info.text_need = 3 * (longest + 4) + NSV_MAX_STOP_LEN + 16;
+	e->text = calloc(2, e->info.text_need);
+	return e->text ? 0 : nsv_fail(err, -ENOMEM, "no memory for a token's text");
 }
 
 void nsv_engine_free(struct nsv_engine *e)

@@ -88,11 +88,13 @@ struct nsv_session_close { /* CLOSE and its answer CLOSED; lies in the session *
 	uint32_t n_left;
 };
 
-/* Loads everything; the thread does not run yet. `outbox` is where answers go; it and `g` and `tok`
- * are borrowed. */
+/* Loads the model and makes or takes over the regions; the thread does not run yet. `outbox` is
+ * where answers go; it and `g` are borrowed. */
 int nsv_engine_new(struct nsv_engine **ret_engine, const struct nsv_engine_config *config,
-	const struct nsv_gguf *g, const struct nsv_tok *tok, struct nsv_mailbox *outbox,
-	struct nsv_err *err);
+	const struct nsv_gguf *g, struct nsv_mailbox *outbox, struct nsv_err *err);
+/* Once, before anything below: the tokenizer, borrowed, which can be loaded meanwhile. It must be
+ * the model's. */
+int nsv_engine_set_tok(struct nsv_engine *e, const struct nsv_tok *tok, struct nsv_err *err);
 /* What `seqs` had of sequence `seq` (below the table's n_seq) when the engine was made. false: it
  * was free, or nothing was adopted. */
 bool nsv_engine_get_kept(

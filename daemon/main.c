@@ -3,6 +3,7 @@
 
 #include "daemon/clock.h"
 #include "daemon/config.h"
+#include "daemon/errand.h"
 #include "daemon/log.h"
 #include "daemon/notify.h"
 #include "daemon/server.h"
@@ -62,7 +63,7 @@ static void store_regions(const struct nsv_engine *e)
 static int make_engine(struct service *sv, struct nsv_engine_config *ec, struct nsv_err *err)
 {
 	struct nsv_mailbox *inbox = &sv->server.inbox;
-	int ret = nsv_engine_new(&sv->engine, ec, sv->gguf, sv->tok, inbox, err);
+	int ret = nsv_engine_new(&sv->engine, ec, sv->gguf, inbox, err);
 
 	if (ret < 0 || nsv_engine_get_info(sv->engine)->suspect != NSV_SUSPECT_EVERYTHING)
 		return ret;
@@ -71,7 +72,36 @@ static int make_engine(struct service *sv, struct nsv_engine_config *ec, struct 
 	nsv_engine_free(sv->engine);
 	sv->engine = NULL;
 	ec->keep = NULL;
-	return nsv_engine_new(&sv->engine, ec, sv->gguf, sv->tok, inbox, err);
+	return nsv_engine_new(&sv->engine, ec, sv->gguf, inbox, err);
+}
+
+/* The making of the tokenizer, beside that of the engine. */
+struct tok_errand {
+	struct service *sv;
+	struct nsv_err err;
+};
+
+static int make_tok(void *arg)
+{
+	struct tok_errand *t = arg;
+
+	return nsv_tok_new(t->sv->gguf, &t->sv->tok, &t->err);
+}
+
+/* Of two that fail the tokenizer's reason is the one to see: it is about the file. */
+static int make_both(struct service *sv, struct nsv_engine_config *ec, struct nsv_err *err)
+{
+	struct tok_errand tok = {.sv = sv};
+	struct nsv_errand errand;
+
+	nsv_errand_start(&errand, make_tok, &tok);
+	int ret = make_engine(sv, ec, err);
+	int tok_ret = nsv_errand_wait(&errand);
+	if (tok_ret < 0) {
+		*err = tok.err;
+		return tok_ret;
+	}
+	return ret < 0 ? ret : nsv_engine_set_tok(sv->engine, sv->tok, err);
 }
 
 static int load(struct service *sv, const struct nsv_config *c, struct nsv_err *err)
@@ -94,9 +124,7 @@ static int load(struct service *sv, const struct nsv_config *c, struct nsv_err *
 	int ret = nsv_gguf_open(c->model, &sv->gguf, err);
 
 	if (ret == 0)
-		ret = nsv_tok_new(sv->gguf, &sv->tok, err);
-	if (ret == 0)
-		ret = make_engine(sv, &ec, err);
+		ret = make_both(sv, &ec, err);
 	if (ret == 0)
 		store_regions(sv->engine);
 	return ret;

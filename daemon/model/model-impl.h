@@ -57,6 +57,9 @@ struct nsv_scratch {
 #define NSV_WEIGHTS_MAGIC 0x535447575f56534eull /* "NSV_WGTS" */
 #define NSV_WEIGHTS_MAJOR 1u
 
+/* What packing needs to know, from the placing of the weights on (model/weights.c). */
+struct nsv_loader;
+
 /* First page of the weights region. */
 struct nsv_weights_head {
 	uint64_t magic; /* written last: a region without it was never whole */
@@ -76,6 +79,7 @@ struct nsv_model {
 	struct nsv_region weights;
 	size_t weights_len;
 	uint64_t pack_ns;
+	struct nsv_loader *loader; /* NULL: all is packed */
 	struct nsv_layer *layers; /* (n_layer) */
 	size_t out_norm;
 	struct nsv_product head; /* n_vocab rows */
@@ -91,9 +95,11 @@ struct nsv_model {
  * many rows a member on, members part the rows among them, not the weights. */
 #define NSV_LANE_ROWS 64u
 
-/* Finds and checks every tensor, makes the region, packs; or takes what was kept (may be NULL). */
-int nsv_model_load(struct nsv_model *m, const struct nsv_gguf *g, struct nsv_model_keep *keep,
+/* Finds and checks every tensor, and makes the region for nsv_model_pack; or takes what was kept
+ * (may be NULL). */
+int nsv_model_place(struct nsv_model *m, const struct nsv_gguf *g, struct nsv_model_keep *keep,
 	struct nsv_err *err);
+void nsv_loader_free(struct nsv_loader *l); /* half-built is fine */
 int nsv_scratch_init(struct nsv_model *m, struct nsv_err *err);
 void nsv_scratch_deinit(struct nsv_scratch *s); /* half-built is fine */
 

@@ -13,23 +13,47 @@
 #define SAMPLES 16
 #define SAMPLE_LEN 64
 
+static const char *sample_at(const struct nsv_tensor *t, size_t i)
+{
+	size_t room = t->len - nsv_min(t->len, SAMPLE_LEN);
+
+	return (const char *)t->data + room / (SAMPLES - 1) * i;
+}
+
 static uint64_t hash_tensor(uint64_t h, const struct nsv_tensor *t)
 {
-	size_t len = nsv_min(t->len, SAMPLE_LEN), room = t->len - len;
+	size_t len = nsv_min(t->len, SAMPLE_LEN);
 
 	h = nsv_hash(h, t->name.p, t->name.len);
 	h = nsv_hash(h, &t->dtype, sizeof(t->dtype));
 	h = nsv_hash(h, t->dim, sizeof(t->dim));
 	for (size_t i = 0; i < SAMPLES; i++)
-		h = nsv_hash(h, (const char *)t->data + room / (SAMPLES - 1) * i, len);
+		h = nsv_hash(h, sample_at(t, i), len);
 	return h;
 }
 
-static uint64_t fingerprint(const struct nsv_gguf *g, const struct nsv_model_desc *desc)
+/* Brings the samples' pages into this process: most of the time that hashing them takes. */
+static void touch_samples(const struct nsv_part *part, void *arg)
+{
+	const struct nsv_gguf *g = *(const struct nsv_gguf **)arg;
+	size_t begin, end;
+
+	nsv_part_range(part, nsv_gguf_n_tensor(g), 1, &begin, &end);
+	for (size_t k = begin; k < end; k++) {
+		const struct nsv_tensor *t = nsv_gguf_tensor_at(g, k);
+
+		for (size_t i = 0; t->len > 0 && i < SAMPLES; i++)
+			(void)*(const volatile char *)sample_at(t, i);
+	}
+}
+
+static uint64_t fingerprint(
+	const struct nsv_gguf *g, const struct nsv_model_desc *desc, struct nsv_team *team)
 {
 	size_t file_len = nsv_gguf_file_len(g);
 	uint64_t h = nsv_hash(NSV_HASH_START, desc, sizeof(*desc));
 
+	nsv_team_run(team, touch_samples, &g);
 	h = nsv_hash(h, &file_len, sizeof(file_len));
 	for (size_t i = 0; i < nsv_gguf_n_tensor(g); i++)
 		h = hash_tensor(h, nsv_gguf_tensor_at(g, i));
@@ -82,11 +106,13 @@ int nsv_model_new(const struct nsv_gguf *g, const struct nsv_backend *backend,
 	if (ret == 0)
 		ret = set_rope_freq(m, err);
 	if (ret == 0) {
-		m->id = fingerprint(g, &m->desc);
-		ret = nsv_model_load(m, g, config->keep, err);
+		m->id = fingerprint(g, &m->desc, team);
+		ret = nsv_model_place(m, g, config->keep, err);
 	}
 	if (ret == 0)
 		ret = nsv_scratch_init(m, err);
+	if (ret == 0 && !config->pack_later)
+		ret = nsv_model_pack(m, err);
 	if (ret < 0) {
 		nsv_model_free(m);
 		return ret;
@@ -100,6 +126,7 @@ void nsv_model_free(struct nsv_model *m)
 	if (!m)
 		return;
 	nsv_scratch_deinit(&m->scratch);
+	nsv_loader_free(m->loader);
 	nsv_region_deinit(&m->weights);
 	for (size_t kind = 0; kind < NSV_N_LAYER_KIND; kind++)
 		free(m->rope_freq[kind]);

@@ -60,6 +60,7 @@ struct nsv_model_keep {
 struct nsv_model_config {
 	uint32_t max_row, max_out;   /* bounds of a batch's n_row and n_out */
 	struct nsv_model_keep *keep; /* NULL: none */
+	bool pack_later;	     /* nsv_model_pack comes before the first forward */
 };
 
 /* Reads and checks everything, and packs the weights unless those that were kept are the same:
@@ -68,6 +69,8 @@ struct nsv_model_config {
 int nsv_model_new(const struct nsv_gguf *g, const struct nsv_backend *backend,
 	struct nsv_team *team, const struct nsv_model_config *config, struct nsv_model **ret_model,
 	struct nsv_err *err);
+/* Packs the weights whose memory nsv_model_new took, if they are not there yet. */
+int nsv_model_pack(struct nsv_model *m, struct nsv_err *err);
 void nsv_model_free(struct nsv_model *m);
 const struct nsv_model_desc *nsv_model_get_desc(const struct nsv_model *m);
 /* Bytes of packed weights and nanoseconds it took to have them. */

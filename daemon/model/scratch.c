@@ -1,9 +1,11 @@
 /* Everything that a forward pass writes, carved out of one allocation when the model is made. */
 #include <string.h>
+#include <sys/mman.h>
 
 #include "daemon/model/model-impl.h"
 
 #define ALIGN 64
+#define HUGE_PAGE (2u << 20) /* what may have large pages is aligned to them */
 
 /* Walked twice: without a base it only measures. */
 struct carver {
@@ -66,6 +68,19 @@ static void carve_all(const struct nsv_model *m, struct carver *c, struct nsv_sc
 	s->attention = carve(c, s->attention_len, 1);
 }
 
+/* Huge pages where they can be had: a start clears thousands of small ones ten times slower. */
+static void *alloc_cleared(size_t len)
+{
+	size_t whole;
+	void *mem = nsv_align_up(len, HUGE_PAGE, &whole) ? aligned_alloc(HUGE_PAGE, whole) : NULL;
+
+	if (mem) {
+		(void)madvise(mem, whole, MADV_HUGEPAGE);
+		memset(mem, 0, len);
+	}
+	return mem;
+}
+
 int nsv_scratch_init(struct nsv_model *m, struct nsv_err *err)
 {
 	const struct nsv_model_desc *d = &m->desc;
@@ -81,10 +96,9 @@ int nsv_scratch_init(struct nsv_model *m, struct nsv_err *err)
 	carve_all(m, &c, s);
 	if (c.overflow)
 		return nsv_fail(err, -EOVERFLOW, "the scratch of a step does not fit");
-	s->mem = aligned_alloc(ALIGN, c.at);
+	s->mem = alloc_cleared(c.at);
 	if (!s->mem)
 		return nsv_fail(err, -ENOMEM, "no memory for %zu bytes of scratch", c.at);
-	memset(s->mem, 0, c.at);
 	c = (struct carver){.base = s->mem};
 	carve_all(m, &c, s);
 	return 0;

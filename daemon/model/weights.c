@@ -3,6 +3,7 @@
  * pass does not know would change the answers if it were left out. */
 #include "daemon/model/model-impl.h"
 
+#include <stdatomic.h>
 #include <string.h>
 #include <sys/mman.h>
 
@@ -10,6 +11,7 @@
 
 #define ALIGN 64
 #define MAX_SAMPLE (8u << 20)
+#define PIECE (256u << 10) /* packed by one member at a time */
 #define TENSORS_A_LAYER 16
 #define TENSORS_BESIDE 3 /* embedding, last norm, head */
 
@@ -22,6 +24,7 @@ struct packing {
 	uint32_t n_m;
 	struct nsv_matrix m[NSV_MAX_FUSED];
 	size_t off, len;
+	size_t end_piece; /* pieces of those before it, and its own */
 };
 
 /* A vector of floats that is copied as it is. */
@@ -30,7 +33,7 @@ struct copying {
 	size_t off;
 };
 
-struct loader {
+struct nsv_loader {
 	struct nsv_model *m;
 	const struct nsv_gguf *g;
 	struct nsv_err *err;
@@ -39,6 +42,7 @@ struct loader {
 	struct packing *packings;
 	struct copying *copyings;
 	size_t n_used, n_packing, n_copying;
+	_Atomic size_t next_piece; /* the first that nobody packs yet */
 };
 
 static struct name name_of(uint32_t layer, const char *suffix, const char *what)
@@ -56,7 +60,7 @@ static struct name layer_name(uint32_t layer, const char *suffix)
 
 /* ---- Finding and checking */
 
-static int check_shape(const struct loader *l, const struct nsv_tensor *t, const char *name,
+static int check_shape(const struct nsv_loader *l, const struct nsv_tensor *t, const char *name,
 	const uint64_t want[2])
 {
 	if (t->dim[0] != want[0] || t->dim[1] != want[1] || t->dim[2] != 1 || t->dim[3] != 1)
@@ -68,7 +72,7 @@ static int check_shape(const struct loader *l, const struct nsv_tensor *t, const
 	return 0;
 }
 
-static int find(struct loader *l, const char *name, uint32_t n_in, uint32_t n_out,
+static int find(struct nsv_loader *l, const char *name, uint32_t n_in, uint32_t n_out,
 	const struct nsv_tensor **ret)
 {
 	const struct nsv_tensor *t = nsv_gguf_tensor(l->g, name);
@@ -93,7 +97,7 @@ static int find(struct loader *l, const char *name, uint32_t n_in, uint32_t n_ou
 }
 
 static int find_matrix(
-	struct loader *l, const char *name, uint32_t n_in, uint32_t n_out, struct nsv_matrix *ret)
+	struct nsv_loader *l, const char *name, uint32_t n_in, uint32_t n_out, struct nsv_matrix *ret)
 {
 	const struct nsv_tensor *t;
 	int r = find(l, name, n_in, n_out, &t);
@@ -106,7 +110,7 @@ static int find_matrix(
 
 /* ---- Places in the region */
 
-static int take_place(struct loader *l, size_t len, size_t *ret_off)
+static int take_place(struct nsv_loader *l, size_t len, size_t *ret_off)
 {
 	size_t end;
 
@@ -118,7 +122,7 @@ static int take_place(struct loader *l, size_t len, size_t *ret_off)
 }
 
 /* A vector of n floats goes to a place that is taken. */
-static int copy_vector(struct loader *l, const char *name, uint32_t n, size_t off)
+static int copy_vector(struct nsv_loader *l, const char *name, uint32_t n, size_t off)
 {
 	const struct nsv_tensor *t;
 	int r = find(l, name, n, 1, &t);
@@ -132,14 +136,14 @@ static int copy_vector(struct loader *l, const char *name, uint32_t n, size_t of
 	return 0;
 }
 
-static int add_vector(struct loader *l, const char *name, uint32_t n, size_t *ret_off)
+static int add_vector(struct nsv_loader *l, const char *name, uint32_t n, size_t *ret_off)
 {
 	int r = take_place(l, n * sizeof(float), ret_off);
 
 	return r < 0 ? r : copy_vector(l, name, n, *ret_off);
 }
 
-static int add_part(struct loader *l, struct nsv_product *p, const struct nsv_matrix *m,
+static int add_part(struct nsv_loader *l, struct nsv_product *p, const struct nsv_matrix *m,
 	uint32_t n_m, size_t len, uint32_t col)
 {
 	struct packing *pack = &l->packings[l->n_packing];
@@ -147,6 +151,7 @@ static int add_part(struct loader *l, struct nsv_product *p, const struct nsv_ma
 
 	if (r < 0)
 		return r;
+	pack->end_piece = 1 + len / PIECE + (l->n_packing > 0 ? pack[-1].end_piece : 0);
 	pack->n_m = n_m;
 	pack->len = len;
 	memcpy(pack->m, m, n_m * sizeof(*m));
@@ -157,7 +162,7 @@ static int add_part(struct loader *l, struct nsv_product *p, const struct nsv_ma
 }
 
 static int refuse_weight(
-	const struct loader *l, const struct nsv_matrix *m, const char *name, int code)
+	const struct nsv_loader *l, const struct nsv_matrix *m, const char *name, int code)
 {
 	return nsv_fail(l->err, code, "backend %s cannot use tensor %s: %s, %u x %u",
 		l->m->backend->name, name, nsv_dtype_name(m->dtype), m->n_in, m->n_out);
@@ -165,7 +170,7 @@ static int refuse_weight(
 
 /* Fused where the backend takes the matrices together, else side by side. `names` is for messages.
  */
-static int add_product(struct loader *l, struct nsv_product *p, const struct nsv_matrix *m,
+static int add_product(struct nsv_loader *l, struct nsv_product *p, const struct nsv_matrix *m,
 	const struct name *names, uint32_t n_m)
 {
 	const struct nsv_backend *b = l->m->backend;
@@ -191,7 +196,7 @@ static int add_product(struct loader *l, struct nsv_product *p, const struct nsv
 }
 
 /* Finds the matrices of one product, all of n_in columns, and adds it. */
-static int add_named(struct loader *l, struct nsv_product *p, const struct name *names,
+static int add_named(struct nsv_loader *l, struct nsv_product *p, const struct name *names,
 	uint32_t n_in, const uint32_t *n_out, uint32_t n_m)
 {
 	struct nsv_matrix m[NSV_MAX_FUSED];
@@ -203,7 +208,7 @@ static int add_named(struct loader *l, struct nsv_product *p, const struct name 
 }
 
 /* Those of the family: another's is a tensor without a use. */
-static int add_norms(struct loader *l, uint32_t i, struct nsv_layer *layer)
+static int add_norms(struct nsv_loader *l, uint32_t i, struct nsv_layer *layer)
 {
 	const struct nsv_model_desc *d = &l->m->desc;
 	const struct {
@@ -229,7 +234,7 @@ static int add_norms(struct loader *l, uint32_t i, struct nsv_layer *layer)
 }
 
 /* Side by side, as the product's columns. */
-static int add_biases(struct loader *l, uint32_t i, struct nsv_layer *layer)
+static int add_biases(struct nsv_loader *l, uint32_t i, struct nsv_layer *layer)
 {
 	static const char *const suffixes[] = {"attn_q", "attn_k", "attn_v"};
 	const struct nsv_model_desc *d = &l->m->desc;
@@ -247,7 +252,7 @@ static int add_biases(struct loader *l, uint32_t i, struct nsv_layer *layer)
 	return r;
 }
 
-static int add_layer(struct loader *l, uint32_t i, struct nsv_layer *layer)
+static int add_layer(struct nsv_loader *l, uint32_t i, struct nsv_layer *layer)
 {
 	const struct nsv_model_desc *d = &l->m->desc;
 	const struct name qkv[] = {
@@ -272,7 +277,7 @@ static int add_layer(struct loader *l, uint32_t i, struct nsv_layer *layer)
 }
 
 /* A file without output.weight ties the head to the embedding. */
-static int add_ends(struct loader *l)
+static int add_ends(struct nsv_loader *l)
 {
 	static const struct name output = {"output.weight"}, embd = {"token_embd.weight"};
 	const struct nsv_model_desc *d = &l->m->desc;
@@ -287,7 +292,7 @@ static int add_ends(struct loader *l)
 	return add_product(l, &l->m->head, &l->m->embd, &embd, 1);
 }
 
-static bool is_used(const struct loader *l, const struct nsv_tensor *t)
+static bool is_used(const struct nsv_loader *l, const struct nsv_tensor *t)
 {
 	for (size_t i = 0; i < l->n_used; i++)
 		if (l->used[i] == t)
@@ -296,7 +301,7 @@ static bool is_used(const struct loader *l, const struct nsv_tensor *t)
 }
 
 /* Looks at n_used + 1 tensors at most: one of so many is unused. */
-static int refuse_unused(const struct loader *l)
+static int refuse_unused(const struct nsv_loader *l)
 {
 	for (size_t i = 0; i < nsv_gguf_n_tensor(l->g); i++) {
 		const struct nsv_tensor *t = nsv_gguf_tensor_at(l->g, i);
@@ -309,7 +314,7 @@ static int refuse_unused(const struct loader *l)
 	return 0;
 }
 
-static int place_all(struct loader *l)
+static int place_all(struct nsv_loader *l)
 {
 	int r = add_ends(l);
 
@@ -326,7 +331,7 @@ static uint64_t hash_text(uint64_t h, const char *text)
 }
 
 /* What the bytes of the region depend on beside the file. */
-static uint64_t layout_id(const struct loader *l)
+static uint64_t layout_id(const struct nsv_loader *l)
 {
 	const struct nsv_backend *b = l->m->backend;
 	uint64_t h = hash_text(hash_text(NSV_HASH_START, b->name), b->isa());
@@ -341,7 +346,7 @@ static uint64_t layout_id(const struct loader *l)
 	return h;
 }
 
-static struct nsv_weights_head make_head(const struct loader *l, size_t region_len)
+static struct nsv_weights_head make_head(const struct nsv_loader *l, size_t region_len)
 {
 	return (struct nsv_weights_head){.major = NSV_WEIGHTS_MAJOR,
 		.head_len = sizeof(struct nsv_weights_head),
@@ -350,7 +355,7 @@ static struct nsv_weights_head make_head(const struct loader *l, size_t region_l
 		.layout_id = layout_id(l)};
 }
 
-static int check_head(const struct loader *l, const struct nsv_region *r, struct nsv_err *err)
+static int check_head(const struct nsv_loader *l, const struct nsv_region *r, struct nsv_err *err)
 {
 	const struct nsv_weights_head *h = r->map;
 	struct nsv_weights_head want = make_head(l, r->len);
@@ -369,7 +374,7 @@ static int check_head(const struct loader *l, const struct nsv_region *r, struct
 }
 
 /* The smallest of a type, of those that are packed in no time. */
-static bool is_sample(const struct loader *l, size_t i)
+static bool is_sample(const struct nsv_loader *l, size_t i)
 {
 	const struct packing *p = &l->packings[i];
 
@@ -386,7 +391,7 @@ static bool is_sample(const struct loader *l, size_t i)
 
 /* Packed again it must be the same: this is what finds a layout that changed without its
  * numbers. */
-static int check_sample(const struct loader *l, const struct packing *p, const struct nsv_region *r,
+static int check_sample(const struct nsv_loader *l, const struct packing *p, const struct nsv_region *r,
 	struct nsv_err *err)
 {
 	const struct nsv_part alone = {.index = 0, .count = 1};
@@ -401,7 +406,7 @@ static int check_sample(const struct loader *l, const struct packing *p, const s
 	return same ? 0 : nsv_fail(err, -EPROTO, "their bytes are not what this build packs");
 }
 
-static int check_copies(const struct loader *l, const struct nsv_region *r, struct nsv_err *err)
+static int check_copies(const struct nsv_loader *l, const struct nsv_region *r, struct nsv_err *err)
 {
 	for (size_t i = 0; i < l->n_copying; i++) {
 		const struct copying *c = &l->copyings[i];
@@ -411,7 +416,7 @@ static int check_copies(const struct loader *l, const struct nsv_region *r, stru
 	return 0;
 }
 
-static bool take_kept(struct loader *l, struct nsv_model_keep *keep)
+static bool take_kept(struct nsv_loader *l, struct nsv_model_keep *keep)
 {
 	struct nsv_region r;
 	size_t len = l->len;
@@ -435,18 +440,45 @@ static bool take_kept(struct loader *l, struct nsv_model_keep *keep)
 
 /* ---- Packing */
 
+/* The pages of a piece at once, for speed alone: one by one their faults take as long as packing. */
+static void take_pages(
+	const struct nsv_loader *l, const struct packing *p, const struct nsv_part *part)
+{
+	size_t begin, end;
+
+	nsv_part_range(part, p->len, NSV_PAGE, &begin, &end);
+	char *at = (char *)l->m->weights.map + p->off / NSV_PAGE * NSV_PAGE + begin;
+	(void)madvise(at, end - begin, MADV_POPULATE_WRITE);
+}
+
+static void pack_piece(const struct nsv_loader *l, const struct packing *p, size_t piece)
+{
+	size_t first = p == l->packings ? 0 : p[-1].end_piece;
+	const struct nsv_part part = {
+		.index = (uint32_t)(piece - first), .count = (uint32_t)(p->end_piece - first)};
+
+	take_pages(l, p, &part);
+	l->m->backend->weight_pack(&part, p->m, p->n_m, (char *)l->m->weights.map + p->off);
+}
+
+/* Pieces are taken, not dealt out: a member may have less of its processor than another, since a
+ * start has more to do than this. */
 static void pack_member(const struct nsv_part *part, void *arg)
 {
-	const struct loader *l = arg;
-	char *base = l->m->weights.map;
+	struct nsv_loader *l = arg;
+	size_t i = 0;
 
-	for (size_t i = 0; i < l->n_packing; i++) {
-		const struct packing *p = &l->packings[i];
-		l->m->backend->weight_pack(part, p->m, p->n_m, base + p->off);
+	for (size_t k = 0; part->index == 0 && k < l->n_copying; k++) {
+		const struct copying *c = &l->copyings[k];
+		memcpy((char *)l->m->weights.map + c->off, c->tensor->data, c->tensor->len);
 	}
-	for (size_t i = 0; part->index == 0 && i < l->n_copying; i++) {
-		const struct copying *c = &l->copyings[i];
-		memcpy(base + c->off, c->tensor->data, c->tensor->len);
+	for (;;) {
+		size_t piece = atomic_fetch_add_explicit(&l->next_piece, 1, memory_order_relaxed);
+		while (i < l->n_packing && piece >= l->packings[i].end_piece)
+			i++;
+		if (i == l->n_packing)
+			return;
+		pack_piece(l, &l->packings[i], piece);
 	}
 }
 
@@ -458,46 +490,73 @@ static int close_region(struct nsv_model *m, struct nsv_err *err)
 	return 0;
 }
 
-static int pack_all(struct loader *l)
+int nsv_model_pack(struct nsv_model *m, struct nsv_err *err)
 {
-	struct nsv_model *m = l->m;
-	int r = nsv_region_create(&m->weights, "nsv-weights", l->len, NSV_REGION_HUGE, l->err);
+	struct nsv_loader *l = m->loader;
+	uint64_t start = nsv_now_ns();
 
-	if (r < 0)
-		return r;
+	if (!l)
+		return 0;
 	nsv_team_run(m->team, pack_member, l);
 	struct nsv_weights_head *h = m->weights.map;
 	*h = make_head(l, m->weights.len);
 	__atomic_store_n(&h->magic, NSV_WEIGHTS_MAGIC, __ATOMIC_RELEASE);
-	return close_region(m, l->err);
+	nsv_loader_free(l);
+	m->loader = NULL;
+	m->pack_ns += nsv_now_ns() - start;
+	return close_region(m, err);
 }
 
-int nsv_model_load(struct nsv_model *m, const struct nsv_gguf *g, struct nsv_model_keep *keep,
-	struct nsv_err *err)
+/* ---- All of it */
+
+static int new_loader(struct nsv_model *m, const struct nsv_gguf *g, struct nsv_err *err)
 {
-	struct loader l = {.m = m, .g = g, .err = err, .len = NSV_PAGE};
 	size_t n = (size_t)TENSORS_A_LAYER * m->desc.n_layer + TENSORS_BESIDE;
-	uint64_t start = nsv_now_ns();
-	int r = -ENOMEM;
+	struct nsv_loader *l = calloc(1, sizeof(*l));
 
 	m->layers = calloc(m->desc.n_layer, sizeof(*m->layers));
-	l.used = calloc(n, sizeof(*l.used));
-	l.packings = calloc(n, sizeof(*l.packings));
-	l.copyings = calloc(n, sizeof(*l.copyings));
-	if (!m->layers || !l.used || !l.packings || !l.copyings) {
-		nsv_fail(err, r, "no memory for an index of %zu tensors", n);
-		goto out;
+	m->loader = l;
+	if (l) {
+		*l = (struct nsv_loader){.m = m, .g = g, .err = err, .len = NSV_PAGE};
+		l->used = calloc(n, sizeof(*l->used));
+		l->packings = calloc(n, sizeof(*l->packings));
+		l->copyings = calloc(n, sizeof(*l->copyings));
 	}
-	r = place_all(&l);
-	if (r == 0 && keep && keep->fd >= 0)
-		keep->taken = take_kept(&l, keep);
-	if (r == 0 && !m->weights.map)
-		r = pack_all(&l);
-	m->weights_len = l.len;
+	if (!m->layers || !l || !l->used || !l->packings || !l->copyings)
+		return nsv_fail(err, -ENOMEM, "no memory for an index of %zu tensors", n);
+	return 0;
+}
+
+void nsv_loader_free(struct nsv_loader *l)
+{
+	if (!l)
+		return;
+	free(l->used);
+	free(l->packings);
+	free(l->copyings);
+	free(l);
+}
+
+int nsv_model_place(struct nsv_model *m, const struct nsv_gguf *g, struct nsv_model_keep *keep,
+	struct nsv_err *err)
+{
+	uint64_t start = nsv_now_ns();
+	int r = new_loader(m, g, err);
+
+	if (r == 0)
+		r = place_all(m->loader);
+	if (r < 0)
+		return r;
+	m->weights_len = m->loader->len;
+	if (keep && keep->fd >= 0)
+		keep->taken = take_kept(m->loader, keep);
+	if (m->weights.map) {
+		nsv_loader_free(m->loader);
+		m->loader = NULL;
+	} else {
+		r = nsv_region_create(
+			&m->weights, "nsv-weights", m->weights_len, NSV_REGION_HUGE, err);
+	}
 	m->pack_ns = nsv_now_ns() - start;
-out:
-	free(l.used);
-	free(l.packings);
-	free(l.copyings);
 	return r;
 }

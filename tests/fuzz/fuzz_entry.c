@@ -78,7 +78,8 @@ static void start(void)
 		.batch_tokens = 64,
 		.max_requests = config.max_requests};
 	must(nsv_tok_new(g, &tok, &err) == 0);
-	must(nsv_engine_new(&engine, &ec, g, tok, &server.inbox, &err) == 0);
+	must(nsv_engine_new(&engine, &ec, g, &server.inbox, &err) == 0);
+	must(nsv_engine_set_tok(engine, tok, &err) == 0);
 	must(nsv_server_attach(&server, engine, tok) == 0 && nsv_engine_start(engine) == 0);
 }
 

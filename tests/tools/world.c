@@ -28,8 +28,8 @@ static void open_engine(struct nsv_world *w, const struct nsv_engine_config *con
 	struct nsv_err err = {""};
 
 	must(nsv_sigbus_setup() == 0 && nsv_mailbox_init(&w->outbox, false) == 0, "world", NULL);
-	must(nsv_engine_new(&w->engine, config, w->gguf, w->tok, &w->outbox, &err) == 0, "engine",
-		&err);
+	must(nsv_engine_new(&w->engine, config, w->gguf, &w->outbox, &err) == 0, "engine", &err);
+	must(nsv_engine_set_tok(w->engine, w->tok, &err) == 0, "tokenizer", &err);
 }
 
 void nsv_world_open(struct nsv_world *w, const struct nsv_engine_config *config,
