@@ -215,7 +215,7 @@ soak: $(B)/tests/unit/daemon/test_sched_soak ## drive scheduler, cache and audit
 	@NANOSERVE_SOAK_STEPS=$(STEPS) $<
 
 NAME ?= cpu
-bench: all $(B)/bench/$(NAME) ## measure NAME=cpu|ipc|...: a table, and build/bench/NAME.json
+bench: all $(B)/bench/$(NAME) ## measure NAME=adopt|batch|cpu|forward|ipc|prefix|read|sample|sched: a table, and build/bench/NAME.json
 	@mkdir -p build/bench
 	@$(B)/bench/$(NAME)
 

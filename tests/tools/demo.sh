@@ -9,9 +9,7 @@ dir=$(mktemp -d)
 daemon=$!
 trap 'kill $daemon 2>/dev/null; wait $daemon 2>/dev/null; rm -rf "$dir"' EXIT
 trap 'exit 130' INT TERM
-for _ in $(seq 200); do
-	grep -q 'ready after' "$dir/log" && break
-	kill -0 $daemon 2>/dev/null || break
+until grep -q 'ready after' "$dir/log" || ! kill -0 $daemon 2>/dev/null; do
 	sleep 0.05
 done
 cat "$dir/log"

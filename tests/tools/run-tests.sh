@@ -1,6 +1,7 @@
 #!/bin/sh
 # Runs test programs one after another, shows what they print, and counts cmocka's tests.
 #     run-tests.sh PROGRAM...
+# One that hangs ends after a quarter of an hour, and counts as failed.
 set -u
 
 passed=0 failed=0 bad=
@@ -8,7 +9,7 @@ log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 for t in "$@"; do
 	echo "== $t"
-	${RUN:-} "$t" >"$log" 2>&1
+	timeout 900 ${RUN:-} "$t" >"$log" 2>&1
 	status=$?
 	cat "$log"
 	p=$(sed -n 's/^\[  PASSED  \] \([0-9]*\) test(s)\.$/\1/p' "$log" | tail -n 1)
