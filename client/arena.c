@@ -1,3 +1,4 @@
+/* The arena: one ring of bytes, in pieces that do not wrap. */
 #include "client/arena.h"
 
 int nsv_arena_find(const struct nsv_arena *arena, size_t len, uint32_t *ret_off, uint64_t *ret_tail)

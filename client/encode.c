@@ -1,3 +1,4 @@
+/* Parameters and chats in the wire's form: first how long, then written. */
 #include "client/encode.h"
 
 #include <string.h>

@@ -1,3 +1,4 @@
+/* A session between calls: entries out, completions in, silence, and waiting. */
 #include "client/session.h"
 
 #include <poll.h>

@@ -1,3 +1,4 @@
+/* The bound of a spin, learnt from the last waits. */
 #include "client/spin.h"
 
 #include <sched.h>

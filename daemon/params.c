@@ -1,3 +1,4 @@
+/* Parameters and chats, parsed from the daemon's own copy: nothing in it is believed. */
 #include "daemon/params.h"
 
 #include <math.h>

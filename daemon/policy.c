@@ -1,3 +1,4 @@
+/* Who may connect, by the kernel's word for the peer. */
 #include "daemon/policy.h"
 
 #include <ctype.h>

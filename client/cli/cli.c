@@ -1,3 +1,4 @@
+/* What the commands share: complaints, opening a session, an answer's end. */
 #include "client/cli/cli.h"
 
 #include <errno.h>

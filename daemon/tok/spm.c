@@ -1,3 +1,4 @@
+/* SentencePiece by score: neighbours joined through a list and a heap. */
 #include "daemon/tok/spm.h"
 
 #include <math.h>

@@ -80,11 +80,12 @@ static void close_all(long n_fd_before)
 static void test_nothing_is_left_of_sessions_that_went(void **state)
 {
 	struct nsv_answer *a = malloc(sizeof(*a));
-	long n_fd = nsv_proc_fds(served.pid);
 	(void)state;
 
-	/* What is made once is there after the first of each. */
+	/* What is made once is there after the first of each; what the control's welcome needed has gone
+	 * when it is answered. */
 	nsv_ask_hello(control, a);
+	long n_fd = nsv_proc_fds(served.pid);
 	open_all();
 	ask_all();
 	close_all(n_fd);

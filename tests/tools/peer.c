@@ -1,3 +1,4 @@
+/* llama.cpp's programs run, and its server spoken to over HTTP. */
 #include "tests/tools/peer.h"
 
 #include <arpa/inet.h>

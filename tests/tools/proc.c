@@ -1,3 +1,4 @@
+/* /proc, read for one process. */
 #include "tests/tools/proc.h"
 
 #include <dirent.h>

@@ -1,3 +1,4 @@
+/* A benchmark's table and its JSON. */
 #include "tests/tools/report.h"
 
 #include <sys/stat.h>

@@ -1,3 +1,4 @@
+/* The stand-in for the service manager as a child process. */
 #include "tests/tools/service.h"
 
 #include <fcntl.h>

@@ -1,3 +1,4 @@
+/* Medians, quantiles and fits. */
 #include "tests/tools/stats.h"
 
 #include <math.h>

@@ -1,3 +1,4 @@
+/* Children that become other users. */
 #include "tests/tools/users.h"
 
 #include <grp.h>

@@ -1,3 +1,4 @@
+/* Geometries and layouts, drawn at random: areas in order and apart; what is impossible is refused. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,3 +1,4 @@
+/* Regions: sealed, private, all there; what another process hands over is checked before it is mapped. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

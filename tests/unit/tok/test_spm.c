@@ -10,8 +10,8 @@
 #include <cmocka.h>
 
 #include "daemon/tok/tok.h"
-#include "tests/tools/gguf_write.h"
 #include "tests/tools/rnd.h"
+#include "tests/unit/tok/tok_model.h"
 
 #define MAX_TOKEN 80
 #define MAX_TEXT 200
@@ -45,30 +45,6 @@ static void put_vocab(struct nsv_gguf_writer *w, const struct vocab *v, uint64_t
 	nsv_gguf_put_i32s(w, "tokenizer.ggml.token_type", v->type, v->n);
 	nsv_gguf_put_raw(w, "tokenizer.ggml.scores", 9, array, 12 + n_score * sizeof(*v->score));
 	nsv_gguf_put_u32(w, "tokenizer.ggml.bos_token_id", 0);
-}
-
-struct model {
-	uint8_t *p;
-	struct nsv_gguf *g;
-	struct nsv_tok *tok;
-};
-
-static int open_model(struct nsv_gguf_writer *w, struct model *m, struct nsv_err *err)
-{
-	size_t len;
-
-	*m = (struct model){0};
-	m->p = nsv_gguf_finish(w, &len);
-	if (nsv_gguf_parse(m->p, len, &m->g, err) < 0)
-		fail_msg("%s", err->text);
-	return nsv_tok_new(m->g, &m->tok, err);
-}
-
-static void close_model(struct model *m)
-{
-	nsv_tok_free(m->tok);
-	nsv_gguf_close(m->g);
-	free(m->p);
 }
 
 static void assert_encodes(
