@@ -9,6 +9,7 @@ log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 for t in "$@"; do
 	echo "== $t"
+	# shellcheck disable=SC2086 # a command and its options
 	timeout 900 ${RUN:-} "$t" >"$log" 2>&1
 	status=$?
 	cat "$log"
