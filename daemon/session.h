@@ -84,7 +84,7 @@ void nsv_session_ended(struct nsv_job *job);
 void nsv_session_released(struct nsv_job *job);
 void nsv_session_closed(struct nsv_session_close *close);
 
-/* ---- Between session.c, entry.c and takeover.c */
+/* ---- Between session.c, entry*.c and takeover.c */
 
 /* Handles one entry, whose index in the ring is given. */
 void nsv_session_entry(struct nsv_session *se, const struct nsv_sqe *sqe, uint32_t index);

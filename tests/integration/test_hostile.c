@@ -1,171 +1,22 @@
-/* Clients that take more than their share, or break off at every point: each gets its named error or is dropped, and leaves nothing behind. */
-#include <fcntl.h>
+/* Clients that send what nobody should, flood, stop, or break off at every point: each is dropped
+ * or gets its error, nobody else waits, and nothing is left behind. */
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/resource.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
 #include <sys/wait.h>
 
 #include <cmocka.h>
 
-#include "tests/tools/ask.h"
-#include "tests/tools/daemon.h"
 #include "tests/tools/proc.h"
 #include "tests/tools/raw.h"
-#include "tests/tools/tiny.h"
+#include "tests/tools/serve.h"
 #include "tests/tools/users.h"
 #include "tests/tools/wait.h"
 
-#define N_BLOCK 64
-
-static struct nsv_test_daemon served;
-static char model[64], config[64];
-
-/* ---- A daemon with the limits of a test */
-
-static int make_model(void **state)
-{
-	(void)state;
-	nsv_tiny_model(model, sizeof(model));
-	return 0;
-}
-
-static int remove_model(void **state)
-{
-	(void)state;
-	return unlink(model);
-}
-
-/* Open to all users of the machine, and it says all that it ever says. */
-static void serve(const char *json)
-{
-	const char *extra[] = {
-		"--kv-blocks", "64", "--threads", "1", "--verbose", "--config", config, NULL};
-
-	assert_int_equal(nsv_test_config(config, sizeof(config), json), 0);
-	assert_int_equal(nsv_test_daemon_start(&served, model, extra), 0);
-	assert_int_equal(nsv_test_daemon_let_all(&served), 0);
-}
-
-static struct nsv_client *open_client(void)
-{
-	struct nsv_client *client = nsv_ask_open(served.socket);
-
-	assert_non_null(client);
-	return client;
-}
-
-/* It serves, holds nothing of those that have gone, and ends well (leaks are a sanitizer's find).
- */
-static void end_serving(void)
-{
-	struct nsv_client *client = open_client();
-	struct nsv_answer *a = malloc(sizeof(*a));
-
-	assert_true(nsv_ask_status_until(client, "sessions", 1));
-	nsv_ask_hello(client, a);
-	assert_string_equal(a->reason, "");
-	assert_int_equal(a->n_token, 8);
-	free(a);
-	assert_true(nsv_ask_status_until(client, "blocks.free", N_BLOCK));
-	assert_true(nsv_ask_status_until(client, "requests.ended", 0));
-	assert_int_equal(nsv_ask_status(client, "counters.audits_failed"), 0);
-	nsv_client_close(client);
-	assert_int_equal(nsv_test_daemon_stop(&served, SIGTERM), 0);
-	unlink(config);
-}
-
-/* ---- What requests hold */
-
-static void ask_short(struct nsv_client *client, struct nsv_answer *a)
-{
-	struct nsv_client_params p;
-
-	nsv_client_params_init(&p);
-	p.max_tokens = 2;
-	p.flags = NSV_CLIENT_IGNORE_END;
-	nsv_ask_text(client, "abc", &p, a);
-}
-
-/* A client that has seen the end of its request and does nothing more holds no place. */
-static void idle_clients_hold_nothing(const char *json)
-{
-	struct nsv_client *clients[8];
-	struct nsv_answer *a = malloc(sizeof(*a));
-
-	serve(json);
-	for (size_t i = 0; i < NSV_ARRAY_LEN(clients); i++) {
-		clients[i] = open_client();
-		ask_short(clients[i], a);
-		assert_string_equal(a->reason, "");
-		usleep(2000); /* ends are collected once a millisecond at most */
-	}
-	for (size_t i = 0; i < NSV_ARRAY_LEN(clients); i++)
-		nsv_client_close(clients[i]);
-	free(a);
-	end_serving();
-}
-
-static void test_idle_clients_hold_no_place(void **state)
-{
-	(void)state;
-	idle_clients_hold_nothing("{\"max_requests\": 4}");
-}
-
-static void test_idle_clients_hold_no_quota(void **state)
-{
-	(void)state;
-	idle_clients_hold_nothing("{\"limits\": {\"requests\": 4}}");
-}
-
-static struct nsv_sqe tokenize_entry(struct nsv_raw *r, uint32_t slot, uint32_t len)
-{
-	memset(r->up.arena, 'a' + (int)slot % 26, len);
-	return (struct nsv_sqe){.op = NSV_OP_TOKENIZE,
-		.slot = (uint16_t)slot,
-		.request_id = ++r->last_id,
-		.prompt_len = len};
-}
-
-static bool expect_kind(struct nsv_raw *r, enum nsv_cqe_kind kind, uint64_t id, struct nsv_cqe *c)
-{
-	while (nsv_raw_next(r, c))
-		if (c->request_id == id)
-			return c->kind == kind;
-	return false;
-}
-
-static void test_unread_outputs_are_charged(void **state)
-{
-	enum { LEN = 1 << 20, N = 8 };
-	struct nsv_geom want = {.n_slot = N, .arena_len = LEN, .n_token = 64, .text_len = 1024};
-	struct nsv_raw r;
-	struct nsv_cqe c;
-	uint32_t n_refused = 0;
-	(void)state;
-
-	serve("{\"limits\": {\"memory_mib\": 12}}");
-	assert_int_equal(nsv_raw_open(&r, served.socket, &want), 0);
-	for (uint32_t i = 0; i < N; i++) {
-		struct nsv_sqe sqe = tokenize_entry(&r, i, LEN);
-		nsv_raw_put(&r, &sqe);
-		do {
-			assert_true(nsv_raw_next(&r, &c));
-		} while (c.request_id != sqe.request_id);
-		if (c.kind == NSV_CQE_ERROR) {
-			assert_int_equal(c.code, NSV_E_LIMIT);
-			assert_non_null(strstr(r.down.slots[i].text, "limits.memory_mib is 12"));
-			n_refused++;
-		}
-	}
-	assert_in_range(n_refused, 1, N - 1);
-	nsv_raw_close(&r);
-	end_serving();
-}
+static struct nsv_served served;
 
 /* ---- Connections */
 
@@ -181,7 +32,7 @@ static int open_and_close(void *arg)
 	struct nsv_raw r;
 	(void)arg;
 
-	NSV_EXPECT(nsv_raw_open(&r, served.socket, NULL) == 0);
+	NSV_EXPECT(nsv_raw_open(&r, served.daemon.socket, NULL) == 0);
 	nsv_raw_close(&r);
 	return 0;
 }
@@ -194,9 +45,9 @@ static void test_silent_connections_have_a_limit(void **state)
 	int fds[N], up_fd, down_fd;
 	(void)state;
 
-	serve("{\"limits\": {\"hello_ms\": 60000}}");
+	nsv_serve(&served, "{\"limits\": {\"hello_ms\": 60000}}");
 	for (int i = 0; i < N; i++) {
-		fds[i] = nsv_raw_connect(served.socket);
+		fds[i] = nsv_raw_connect(served.daemon.socket);
 		assert_true(fds[i] >= 0);
 	}
 	for (int i = LIMIT; i < N; i++) {
@@ -208,7 +59,7 @@ static void test_silent_connections_have_a_limit(void **state)
 		assert_int_equal(nsv_user_end(nsv_user_begin(NSV_USER_A, open_and_close, NULL)), 0);
 	for (int i = 0; i < N; i++)
 		close(fds[i]);
-	end_serving();
+	nsv_serve_end(&served);
 }
 
 /* Packets that are no bells: long, empty, with descriptors; sockets shut down by halves. */
@@ -219,10 +70,10 @@ static void test_odd_packets_and_half_open_sockets(void **state)
 	struct nsv_raw r[6];
 	(void)state;
 
-	serve("{}");
-	long n_fd = nsv_proc_fds(served.pid);
+	nsv_serve(&served, "{}");
+	long n_fd = nsv_proc_fds(served.daemon.pid);
 	for (size_t i = 0; i < NSV_ARRAY_LEN(r); i++)
-		assert_int_equal(nsv_raw_open(&r[i], served.socket, NULL), 0);
+		assert_int_equal(nsv_raw_open(&r[i], served.daemon.socket, NULL), 0);
 	for (int i = 0; i < 100; i++) {
 		struct nsv_welcome w = r[0].welcome;
 		nsv_welcome_send(r[0].fd, &w, r[0].up_region.fd, r[0].fd);
@@ -240,8 +91,8 @@ static void test_odd_packets_and_half_open_sockets(void **state)
 	assert_true(nsv_raw_next(&r[1], &c));
 	for (size_t i = 0; i < NSV_ARRAY_LEN(r); i++)
 		nsv_raw_close(&r[i]);
-	assert_true(nsv_proc_fds_become(served.pid, n_fd));
-	end_serving();
+	assert_true(nsv_proc_fds_become(served.daemon.pid, n_fd));
+	nsv_serve_end(&served);
 }
 
 static void test_welcomes_that_are_never_read(void **state)
@@ -251,43 +102,19 @@ static void test_welcomes_that_are_never_read(void **state)
 	int fds[64];
 	(void)state;
 
-	serve("{}");
-	long n_fd = nsv_proc_fds(served.pid);
+	nsv_serve(&served, "{}");
+	long n_fd = nsv_proc_fds(served.daemon.pid);
 	for (size_t i = 0; i < NSV_ARRAY_LEN(fds); i++) {
-		fds[i] = nsv_raw_connect(served.socket);
+		fds[i] = nsv_raw_connect(served.daemon.socket);
 		assert_int_equal(nsv_hello_send(fds[i], &h), 0);
 	}
-	struct nsv_client *client = open_client();
+	struct nsv_client *client = nsv_serve_open(&served);
 	assert_true(nsv_ask_status_until(client, "sessions", 1 + NSV_ARRAY_LEN(fds)));
 	nsv_client_close(client);
 	for (size_t i = 0; i < NSV_ARRAY_LEN(fds); i++)
 		close(fds[i]);
-	assert_true(nsv_proc_fds_become(served.pid, n_fd));
-	end_serving();
-}
-
-/* No descriptor left: those that are connected go on, and others come in as soon as there is one.
- */
-static void test_descriptors_run_out(void **state)
-{
-	struct rlimit few = {.rlim_cur = 40, .rlim_max = 40};
-	struct nsv_answer *a = malloc(sizeof(*a));
-	int fds[100];
-	(void)state;
-
-	serve("{}");
-	struct nsv_client *client = open_client();
-	assert_int_equal(prlimit(served.pid, RLIMIT_NOFILE, &few, NULL), 0);
-	for (size_t i = 0; i < NSV_ARRAY_LEN(fds); i++)
-		fds[i] = nsv_raw_connect(served.socket);
-	ask_short(client, a);
-	assert_string_equal(a->reason, "");
-	for (size_t i = 0; i < NSV_ARRAY_LEN(fds); i++)
-		if (fds[i] >= 0)
-			close(fds[i]);
-	nsv_client_close(client);
-	free(a);
-	end_serving();
+	assert_true(nsv_proc_fds_become(served.daemon.pid, n_fd));
+	nsv_serve_end(&served);
 }
 
 /* ---- Taking turns: the log has the order in which the daemon refused prompts that are too long for
@@ -296,8 +123,7 @@ static void test_descriptors_run_out(void **state)
 static struct nsv_sqe long_prompt(struct nsv_raw *r, uint32_t len)
 {
 	memset(r->up.arena, 'z', len);
-	return (struct nsv_sqe){
-		.op = NSV_OP_SUBMIT, .request_id = ++r->last_id, .prompt_len = len};
+	return (struct nsv_sqe){.op = NSV_OP_SUBMIT, .request_id = ++r->last_id, .prompt_len = len};
 }
 
 /* How many requests of a session it refused before another's first. */
@@ -306,7 +132,7 @@ static uint32_t refused_before(const struct nsv_raw *flood, const struct nsv_raw
 	char of_flood[64], of_other[64], line[1024];
 	bool found = false;
 	uint32_t n = 0;
-	FILE *f = fopen(served.log, "re");
+	FILE *f = fopen(served.daemon.log, "re");
 
 	snprintf(of_flood, sizeof(of_flood), "of session %llu is refused",
 		(unsigned long long)flood->welcome.session_id);
@@ -328,8 +154,8 @@ static uint32_t flood_and_ask(
 {
 	struct nsv_cqe c;
 
-	kill(served.pid, SIGSTOP);
-	assert_int_equal(waitpid(served.pid, NULL, WUNTRACED), served.pid);
+	kill(served.daemon.pid, SIGSTOP);
+	assert_int_equal(waitpid(served.daemon.pid, NULL, WUNTRACED), served.daemon.pid);
 	struct nsv_sqe sqe = long_prompt(other, len);
 	nsv_raw_put(other, &sqe);
 	for (uint32_t i = 0; i < n; i++) {
@@ -337,7 +163,7 @@ static uint32_t flood_and_ask(
 		sqe.slot = (uint16_t)(i % flood->welcome.geom.n_slot);
 		nsv_raw_put(flood, &sqe);
 	}
-	kill(served.pid, SIGCONT);
+	kill(served.daemon.pid, SIGCONT);
 	for (uint32_t i = 0; i < n; i++)
 		assert_true(nsv_raw_next(flood, &c) && c.code == NSV_E_CONTEXT);
 	assert_true(nsv_raw_next(other, &c) && c.code == NSV_E_CONTEXT);
@@ -356,19 +182,19 @@ static void test_a_flood_lets_others_in(void **state)
 	struct nsv_raw flood, other;
 	(void)state;
 
-	serve("{}");
+	nsv_serve(&served, "{}");
 	for (int i = 0; i < 5; i++) {
-		assert_int_equal(nsv_raw_open(&flood, served.socket, &want), 0);
-		assert_int_equal(nsv_raw_open(&other, served.socket, NULL), 0);
+		assert_int_equal(nsv_raw_open(&flood, served.daemon.socket, &want), 0);
+		assert_int_equal(nsv_raw_open(&other, served.daemon.socket, NULL), 0);
 		assert_true(flood_and_ask(&flood, N, 2000, &other) < N / 2);
 	}
-	end_serving();
+	nsv_serve_end(&served);
 }
 
 static void open_as(struct nsv_raw *r, uid_t uid, const struct nsv_geom *want)
 {
 	assert_int_equal(seteuid(uid), 0);
-	int ret = nsv_raw_open(r, served.socket, want);
+	int ret = nsv_raw_open(r, served.daemon.socket, want);
 	assert_int_equal(seteuid(0), 0);
 	assert_int_equal(ret, 0);
 }
@@ -383,20 +209,14 @@ static void test_users_take_turns_at_long_prompts(void **state)
 	(void)state;
 
 	nsv_user_need_root();
-	serve("{}");
+	nsv_serve(&served, "{}");
 	open_as(&flood, NSV_USER_A, &want);
 	open_as(&other, NSV_USER_B, &want);
 	assert_true(flood_and_ask(&flood, N, LEN, &other) < N / 2);
-	end_serving();
+	nsv_serve_end(&served);
 }
 
 /* ---- Breaking off, in every phase */
-
-static const struct nsv_params endless = {.len = sizeof(endless),
-	.top_p = 1,
-	.typical_p = 1,
-	.repetition_penalty = 1,
-	.flags = NSV_PARAM_IGNORE_END};
 
 enum phase { PREPARING, COMMITTING, RUNNING, PAUSED, OUTPUT, ENDED, N_PHASE };
 
@@ -408,14 +228,14 @@ static uint32_t state_of(const struct nsv_raw *r)
 /* A request in slot 0 that has come as far; its id. */
 static uint64_t bring_to(struct nsv_raw *r, enum phase phase)
 {
-	struct nsv_params p = endless;
+	struct nsv_params p = nsv_raw_endless;
 	struct nsv_sqe sqe;
 
 	p.max_tokens = phase == ENDED ? 2 : 0;
 	if (phase == PREPARING)
-		sqe = tokenize_entry(r, 0, 1 << 20);
+		sqe = nsv_raw_tokenize(r, 0, 1 << 20);
 	else if (phase == OUTPUT)
-		sqe = tokenize_entry(r, 0, 1500);
+		sqe = nsv_raw_tokenize(r, 0, 1500);
 	else
 		sqe = nsv_raw_prompt(r, "abc", &p);
 	nsv_raw_put(r, &sqe);
@@ -432,7 +252,7 @@ static void open_small(struct nsv_raw *r)
 {
 	struct nsv_geom want = {.n_slot = 2, .arena_len = 1 << 20, .n_token = 64, .text_len = 4096};
 
-	assert_int_equal(nsv_raw_open(r, served.socket, &want), 0);
+	assert_int_equal(nsv_raw_open(r, served.daemon.socket, &want), 0);
 }
 
 static void test_cancel_in_every_phase(void **state)
@@ -441,7 +261,7 @@ static void test_cancel_in_every_phase(void **state)
 	struct nsv_cqe c;
 	(void)state;
 
-	serve("{}");
+	nsv_serve(&served, "{}");
 	for (int phase = 0; phase < N_PHASE; phase++) {
 		open_small(&r);
 		struct nsv_sqe cancel = {.op = NSV_OP_CANCEL, .request_id = 1 << 20};
@@ -459,7 +279,7 @@ static void test_cancel_in_every_phase(void **state)
 			fail_msg("phase %d: finish %u", phase, r.down.slots[0].finish);
 		nsv_raw_close(&r);
 	}
-	end_serving();
+	nsv_serve_end(&served);
 }
 
 static void test_closing_in_every_phase(void **state)
@@ -467,14 +287,14 @@ static void test_closing_in_every_phase(void **state)
 	struct nsv_raw r;
 	(void)state;
 
-	serve("{}");
+	nsv_serve(&served, "{}");
 	for (int phase = 0; phase < N_PHASE; phase++)
 		for (int i = 0; i < 10; i++) {
 			open_small(&r);
 			bring_to(&r, phase);
 			nsv_raw_close(&r);
 		}
-	end_serving();
+	nsv_serve_end(&served);
 }
 
 /* SIGTERM while requests are at every stage of their way: an orderly end, nothing leaked. */
@@ -484,13 +304,13 @@ static void test_stopping_in_the_middle(void **state)
 	(void)state;
 
 	for (int round = 0; round < 5; round++) {
-		serve("{}");
+		nsv_serve(&served, "{}");
 		for (int phase = 0; phase < N_PHASE; phase++) {
 			open_small(&r[phase]);
 			bring_to(&r[phase], phase);
 		}
 		for (int i = 0; i < 20; i++) { /* releases on their way to the engine and back */
-			struct nsv_params p = endless;
+			struct nsv_params p = nsv_raw_endless;
 			p.max_tokens = 1;
 			struct nsv_sqe sqe = nsv_raw_prompt(&r[ENDED], "x", &p);
 			nsv_raw_put(&r[ENDED], &sqe);
@@ -499,8 +319,7 @@ static void test_stopping_in_the_middle(void **state)
 						 state_of(&r[ENDED]) != NSV_SLOT_DONE))
 				;
 		}
-		assert_int_equal(nsv_test_daemon_stop(&served, SIGTERM), 0);
-		unlink(config);
+		assert_int_equal(nsv_serve_stop(&served), 0);
 		for (int phase = 0; phase < N_PHASE; phase++)
 			nsv_raw_close(&r[phase]);
 	}
@@ -512,9 +331,9 @@ static int submit_and_stop(void *arg)
 	struct nsv_raw r;
 	(void)arg;
 
-	NSV_EXPECT(nsv_raw_open(&r, served.socket, &want) == 0);
+	NSV_EXPECT(nsv_raw_open(&r, served.daemon.socket, &want) == 0);
 	for (uint32_t slot = 0; slot < r.welcome.geom.n_slot; slot++) {
-		struct nsv_sqe sqe = nsv_raw_prompt(&r, "abc", &endless);
+		struct nsv_sqe sqe = nsv_raw_prompt(&r, "abc", &nsv_raw_endless);
 		sqe.slot = (uint16_t)slot;
 		nsv_raw_put(&r, &sqe);
 	}
@@ -529,160 +348,39 @@ static void test_a_stopped_client_holds_nobody_up(void **state)
 	int status;
 	(void)state;
 
-	serve("{}");
+	nsv_serve(&served, "{}");
 	pid_t pid = fork();
 	if (pid == 0)
 		_exit(submit_and_stop(NULL));
 	assert_int_equal(waitpid(pid, &status, WUNTRACED), pid);
 	assert_true(WIFSTOPPED(status));
-	struct nsv_client *client = open_client();
+	struct nsv_client *client = nsv_serve_open(&served);
 	assert_true(
 		nsv_ask_status_until(client, "requests.running", 0)); /* all its logs are full */
 	for (int i = 0; i < 10; i++) {
-		ask_short(client, a);
+		nsv_serve_ask(client, a);
 		assert_string_equal(a->reason, "");
 	}
 	kill(pid, SIGKILL);
 	waitpid(pid, &status, 0);
 	nsv_client_close(client);
 	free(a);
-	end_serving();
-}
-
-/* ---- Quotas */
-
-static int refusal(const struct nsv_geom *want, const char *name)
-{
-	struct nsv_hello h = nsv_hello_make(want);
-	struct nsv_welcome w;
-	struct nsv_err err;
-	int fd = nsv_raw_connect(served.socket), up_fd, down_fd;
-
-	NSV_EXPECT(fd >= 0);
-	/* Refused as it is accepted, a hello may find the connection closed: the reason is there. */
-	(void)nsv_hello_send(fd, &h);
-	int ret = nsv_welcome_recv(fd, &w, &up_fd, &down_fd, &err);
-	if (ret == -ECONNRESET)
-		ret = nsv_welcome_recv(fd, &w, &up_fd, &down_fd, &err);
-	NSV_EXPECT(ret == NSV_E_LIMIT);
-	NSV_EXPECT(strstr(err.text, name));
-	close(fd);
-	return 0;
-}
-
-/* Uses all that a user is given, and asks for more of each. */
-static int use_it_up(void *arg)
-{
-	struct nsv_raw r[2];
-	struct nsv_cqe c;
-	(void)arg;
-
-	NSV_EXPECT(refusal(&(struct nsv_geom){.n_slot = 5}, "limits.session_slots is 4") == 0);
-	NSV_EXPECT(refusal(&(struct nsv_geom){.n_slot = 1, .arena_len = 16u << 20},
-		       "limits.memory_mib is 8") == 0);
-	for (int i = 0; i < 2; i++)
-		NSV_EXPECT(nsv_raw_open(&r[i], served.socket,
-			       &(struct nsv_geom){.n_slot = 4, .n_token = 64, .arena_len = 4096}) ==
-			0);
-	NSV_EXPECT(refusal(&(struct nsv_geom){.n_slot = 1, .arena_len = 4096}, "limits.sessions") == 0);
-	for (uint16_t i = 0; i < 4; i++) {
-		struct nsv_sqe sqe = nsv_raw_prompt(&r[i / 2], "abc", &endless);
-		sqe.slot = i % 2;
-		nsv_raw_put(&r[i / 2], &sqe);
-		NSV_EXPECT(expect_kind(
-			&r[i / 2], i < 3 ? NSV_CQE_ACCEPTED : NSV_CQE_ERROR, sqe.request_id, &c));
-	}
-	NSV_EXPECT(c.code == NSV_E_LIMIT && strstr(r[1].down.slots[1].text, "limits.requests"));
-	raise(SIGSTOP);
-	return 0;
-}
-
-/* Sessions and silent connections share what a user may hold open. */
-static int use_up_descriptors(void *arg)
-{
-	struct nsv_raw r[3];
-	const struct nsv_geom small = {.n_slot = 1, .n_token = 64, .arena_len = 4096};
-	(void)arg;
-
-	for (int i = 0; i < 2; i++)
-		NSV_EXPECT(nsv_raw_open(&r[i], served.socket, &small) == 0);
-	int silent = nsv_raw_connect(served.socket);
-	NSV_EXPECT(silent >= 0);
-	NSV_EXPECT(refusal(&small, "limits.descriptors is 9") == 0);
-	close(silent);
-	/* it is given back soon */
-	NSV_EXPECT(NSV_WAIT_FOR(nsv_raw_open(&r[2], served.socket, &small) == 0));
-	NSV_EXPECT(refusal(&small, "limits.descriptors is 9") == 0);
-	return 0;
-}
-
-static void test_descriptors_have_a_quota(void **state)
-{
-	(void)state;
-
-	nsv_user_need_root();
-	serve("{\"limits\": {\"descriptors\": 9}}");
-	assert_int_equal(nsv_user_end(nsv_user_begin(NSV_USER_A, use_up_descriptors, NULL)), 0);
-	end_serving();
-}
-
-static int use_a_little(void *arg)
-{
-	struct nsv_client_options o;
-	struct nsv_client *client = NULL;
-	struct nsv_answer *a = malloc(sizeof(*a));
-	(void)arg;
-
-	nsv_client_options_init(&o);
-	o.n_slot = 2;
-	/* those of a killed process are given back soon */
-	NSV_EXPECT(NSV_WAIT_FOR(nsv_client_open(served.socket, &o, NULL, 0, &client) == 0));
-	ask_short(client, a);
-	NSV_EXPECT(a->n_token == 2);
-	nsv_client_close(client);
-	free(a);
-	return 0;
-}
-
-static void test_quotas_are_a_users_own_and_have_names(void **state)
-{
-	int status;
-	(void)state;
-
-	nsv_user_need_root();
-	serve("{\"limits\": {\"sessions\": 2, \"requests\": 3, \"session_slots\": 4, "
-	      "\"memory_mib\": 8}}");
-	pid_t a = nsv_user_begin(NSV_USER_A, use_it_up, NULL);
-	assert_int_equal(waitpid(a, &status, WUNTRACED), a);
-	if (!WIFSTOPPED(status))
-		fail_msg("the first user failed at line %d (modulo 256)", WEXITSTATUS(status));
-	assert_int_equal(nsv_user_end(nsv_user_begin(NSV_USER_B, use_a_little, NULL)), 0);
-	kill(a, SIGKILL);
-	waitpid(a, &status, 0);
-	assert_int_equal(nsv_user_end(nsv_user_begin(NSV_USER_A, use_a_little, NULL)), 0);
-	assert_int_equal(nsv_test_daemon_stop(&served, SIGTERM), 0);
-	unlink(config);
+	nsv_serve_end(&served);
 }
 
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_idle_clients_hold_no_place),
-		cmocka_unit_test(test_idle_clients_hold_no_quota),
-		cmocka_unit_test(test_unread_outputs_are_charged),
 		cmocka_unit_test(test_silent_connections_have_a_limit),
 		cmocka_unit_test(test_odd_packets_and_half_open_sockets),
 		cmocka_unit_test(test_welcomes_that_are_never_read),
-		cmocka_unit_test(test_descriptors_run_out),
 		cmocka_unit_test(test_a_flood_lets_others_in),
 		cmocka_unit_test(test_users_take_turns_at_long_prompts),
 		cmocka_unit_test(test_cancel_in_every_phase),
 		cmocka_unit_test(test_closing_in_every_phase),
 		cmocka_unit_test(test_stopping_in_the_middle),
 		cmocka_unit_test(test_a_stopped_client_holds_nobody_up),
-			cmocka_unit_test(test_quotas_are_a_users_own_and_have_names),
-		cmocka_unit_test(test_descriptors_have_a_quota),
 	};
 
-	return cmocka_run_group_tests(tests, make_model, remove_model);
+	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -135,3 +135,18 @@ struct nsv_sqe nsv_raw_prompt(struct nsv_raw *r, const char *text, const struct 
 	}
 	return sqe;
 }
+
+const struct nsv_params nsv_raw_endless = {.len = sizeof(nsv_raw_endless),
+	.top_p = 1,
+	.typical_p = 1,
+	.repetition_penalty = 1,
+	.flags = NSV_PARAM_IGNORE_END};
+
+struct nsv_sqe nsv_raw_tokenize(struct nsv_raw *r, uint32_t slot, uint32_t len)
+{
+	memset(r->up.arena, 'a' + (int)slot % 26, len);
+	return (struct nsv_sqe){.op = NSV_OP_TOKENIZE,
+		.slot = (uint16_t)slot,
+		.request_id = ++r->last_id,
+		.prompt_len = len};
+}

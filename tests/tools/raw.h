@@ -33,5 +33,9 @@ bool nsv_raw_next(struct nsv_raw *r, struct nsv_cqe *ret);
 bool nsv_raw_closed(struct nsv_raw *r);
 /* A text prompt at the arena's start, parameters (may be NULL) behind it, as a submission. */
 struct nsv_sqe nsv_raw_prompt(struct nsv_raw *r, const char *text, const struct nsv_params *params);
+/* Parameters with which it never ends by itself. */
+extern const struct nsv_params nsv_raw_endless;
+/* `len` letters at the arena's start, to be tokenized in a slot. */
+struct nsv_sqe nsv_raw_tokenize(struct nsv_raw *r, uint32_t slot, uint32_t len);
 
 #endif

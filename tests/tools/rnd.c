@@ -31,3 +31,8 @@ uint32_t t_below(uint32_t n)
 {
 	return (uint32_t)((t_rand() >> 32) * n >> 32);
 }
+
+float t_float(float least, float most)
+{
+	return least + (most - least) * (float)(t_rand() >> 40) / (float)(1 << 24);
+}

@@ -8,5 +8,6 @@
 void t_seed(void);
 uint64_t t_rand(void);
 uint32_t t_below(uint32_t n); /* 0 .. n - 1 */
+float t_float(float least, float most);
 
 #endif

@@ -1,0 +1,311 @@
+/* Clients that take more than their share: each limit has a name, belongs to one user or to the
+ * daemon, and what was held is given back. */
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+
+#include <cmocka.h>
+
+#include "tests/tools/raw.h"
+#include "tests/tools/serve.h"
+#include "tests/tools/tiny.h"
+#include "tests/tools/users.h"
+#include "tests/tools/wait.h"
+
+static struct nsv_served served;
+
+/* ---- What requests hold */
+
+/* A client that has seen the end of its request and does nothing more holds no place. */
+static void idle_clients_hold_nothing(const char *json)
+{
+	struct nsv_client *clients[8];
+	struct nsv_answer *a = malloc(sizeof(*a));
+
+	nsv_serve(&served, json);
+	for (size_t i = 0; i < NSV_ARRAY_LEN(clients); i++) {
+		clients[i] = nsv_serve_open(&served);
+		nsv_serve_ask(clients[i], a);
+		assert_string_equal(a->reason, "");
+		usleep(2000); /* ends are collected once a millisecond at most */
+	}
+	for (size_t i = 0; i < NSV_ARRAY_LEN(clients); i++)
+		nsv_client_close(clients[i]);
+	free(a);
+	nsv_serve_end(&served);
+}
+
+static void test_idle_clients_hold_no_place(void **state)
+{
+	(void)state;
+	idle_clients_hold_nothing("{\"max_requests\": 4}");
+}
+
+static void test_idle_clients_hold_no_quota(void **state)
+{
+	(void)state;
+	idle_clients_hold_nothing("{\"limits\": {\"requests\": 4}}");
+}
+
+static bool expect_kind(struct nsv_raw *r, enum nsv_cqe_kind kind, uint64_t id, struct nsv_cqe *c)
+{
+	while (nsv_raw_next(r, c))
+		if (c->request_id == id)
+			return c->kind == kind;
+	return false;
+}
+
+static void test_unread_outputs_are_charged(void **state)
+{
+	enum { LEN = 1 << 20, N = 8 };
+	struct nsv_geom want = {.n_slot = N, .arena_len = LEN, .n_token = 64, .text_len = 1024};
+	struct nsv_raw r;
+	struct nsv_cqe c;
+	uint32_t n_refused = 0;
+	(void)state;
+
+	nsv_serve(&served, "{\"limits\": {\"memory_mib\": 12}}");
+	assert_int_equal(nsv_raw_open(&r, served.daemon.socket, &want), 0);
+	for (uint32_t i = 0; i < N; i++) {
+		struct nsv_sqe sqe = nsv_raw_tokenize(&r, i, LEN);
+		nsv_raw_put(&r, &sqe);
+		do {
+			assert_true(nsv_raw_next(&r, &c));
+		} while (c.request_id != sqe.request_id);
+		if (c.kind == NSV_CQE_ERROR) {
+			assert_int_equal(c.code, NSV_E_LIMIT);
+			assert_non_null(strstr(r.down.slots[i].text, "limits.memory_mib is 12"));
+			n_refused++;
+		}
+	}
+	assert_in_range(n_refused, 1, N - 1);
+	nsv_raw_close(&r);
+	nsv_serve_end(&served);
+}
+
+/* ---- Descriptors */
+
+static bool is_open_there(int fd)
+{
+	char path[64];
+	struct stat st;
+
+	snprintf(path, sizeof(path), "/proc/%d/fd/%d", (int)served.daemon.pid, fd);
+	return lstat(path, &st) == 0;
+}
+
+/* The daemon may open so many more: the limit is on their numbers, and the lowest free ones are given. */
+static void leave_descriptors(uint32_t n)
+{
+	struct rlimit limit;
+	int fd = -1;
+
+	assert_int_equal(prlimit(served.daemon.pid, RLIMIT_NOFILE, NULL, &limit), 0);
+	while (n > 0)
+		n -= !is_open_there(++fd);
+	limit.rlim_cur = (rlim_t)fd + 1;
+	assert_int_equal(prlimit(served.daemon.pid, RLIMIT_NOFILE, &limit, NULL), 0);
+}
+
+/* A process of few descriptors, and a daemon of its: as many connections come in as there are
+ * descriptors for, and the others as soon as there are more. The ring keeps the limit with which it was
+ * told to accept, so it has to be there from the start. */
+static int run_out(void *arg)
+{
+	enum { FEW = 32 };
+	const struct rlimit few = {.rlim_cur = FEW, .rlim_max = FEW};
+	const char *extra[] = {"--kv-blocks", "64", "--threads", "1", NULL};
+	nsv_autofree struct nsv_answer *a = malloc(sizeof(*a));
+	struct nsv_client *client;
+	int fds[FEW];
+	(void)arg;
+
+	nsv_tiny_model(served.model, sizeof(served.model));
+	NSV_EXPECT(setrlimit(RLIMIT_NOFILE, &few) == 0);
+	NSV_EXPECT(nsv_test_daemon_start(&served.daemon, served.model, extra) == 0);
+	NSV_EXPECT((client = nsv_ask_open(served.daemon.socket)));
+	for (size_t i = 0; i < NSV_ARRAY_LEN(fds); i++)
+		fds[i] = nsv_raw_connect(served.daemon.socket);
+	NSV_EXPECT(NSV_WAIT_FOR(
+		nsv_test_daemon_logged(&served.daemon, "accept: Too many open files")));
+	nsv_serve_ask(client, a);
+	NSV_EXPECT(a->n_token == 2);
+	for (size_t i = 0; i < NSV_ARRAY_LEN(fds); i++)
+		if (fds[i] >= 0)
+			close(fds[i]);
+	nsv_client_close(client);
+	NSV_EXPECT((client = nsv_ask_open(served.daemon.socket)));
+	nsv_client_close(client);
+	NSV_EXPECT(nsv_test_daemon_stop(&served.daemon, SIGTERM) == 0);
+	return unlink(served.model);
+}
+
+static void test_no_descriptor_for_a_connection(void **state)
+{
+	(void)state;
+
+	pid_t pid = fork();
+	if (pid == 0)
+		_exit(run_out(NULL));
+	assert_int_equal(nsv_user_end(pid), 0);
+}
+
+/* Too few for a whole session: it is refused, and told why; the daemon goes on. */
+static void test_no_descriptors_for_a_session(void **state)
+{
+	nsv_autofree struct nsv_answer *a = malloc(sizeof(*a));
+	struct nsv_client *other = NULL;
+	char text[256] = "";
+	(void)state;
+
+	nsv_serve(&served, "{}");
+	struct nsv_client *client = nsv_serve_open(&served);
+	for (uint32_t n = 1; n <= 3; n++) { /* of a socket, two regions, and one to send */
+		assert_true(nsv_ask_status_until(client, "sessions", 1));
+		usleep(20000); /* the connection that was refused is closed */
+		leave_descriptors(n);
+		int ret = nsv_client_open(served.daemon.socket, NULL, text, sizeof(text), &other);
+		assert_int_equal(ret, -EDQUOT);
+		assert_non_null(strstr(text, "RLIMIT_NOFILE"));
+		nsv_serve_ask(client, a);
+		assert_string_equal(a->reason, "");
+	}
+	leave_descriptors(20);
+	nsv_client_close(nsv_serve_open(&served));
+	nsv_client_close(client);
+	nsv_serve_end(&served);
+}
+
+/* ---- Quotas */
+
+static int refusal(const struct nsv_geom *want, const char *name)
+{
+	struct nsv_hello h = nsv_hello_make(want);
+	struct nsv_welcome w;
+	struct nsv_err err;
+	int fd = nsv_raw_connect(served.daemon.socket), up_fd, down_fd;
+
+	NSV_EXPECT(fd >= 0);
+	/* Refused as it is accepted, a hello may find the connection closed: the reason is there. */
+	(void)nsv_hello_send(fd, &h);
+	int ret = nsv_welcome_recv(fd, &w, &up_fd, &down_fd, &err);
+	if (ret == -ECONNRESET)
+		ret = nsv_welcome_recv(fd, &w, &up_fd, &down_fd, &err);
+	NSV_EXPECT(ret == NSV_E_LIMIT);
+	NSV_EXPECT(strstr(err.text, name));
+	close(fd);
+	return 0;
+}
+
+/* Uses all that a user is given, and asks for more of each. */
+static int use_it_up(void *arg)
+{
+	struct nsv_raw r[2];
+	struct nsv_cqe c;
+	(void)arg;
+
+	NSV_EXPECT(refusal(&(struct nsv_geom){.n_slot = 5}, "limits.session_slots is 4") == 0);
+	NSV_EXPECT(refusal(&(struct nsv_geom){.n_slot = 1, .arena_len = 16u << 20},
+			   "limits.memory_mib is 8") == 0);
+	for (int i = 0; i < 2; i++)
+		NSV_EXPECT(nsv_raw_open(&r[i], served.daemon.socket,
+				   &(struct nsv_geom){
+					   .n_slot = 4, .n_token = 64, .arena_len = 4096}) == 0);
+	NSV_EXPECT(refusal(&(struct nsv_geom){.n_slot = 1, .arena_len = 4096}, "limits.sessions") ==
+		   0);
+	for (uint16_t i = 0; i < 4; i++) {
+		struct nsv_sqe sqe = nsv_raw_prompt(&r[i / 2], "abc", &nsv_raw_endless);
+		sqe.slot = i % 2;
+		nsv_raw_put(&r[i / 2], &sqe);
+		NSV_EXPECT(expect_kind(
+			&r[i / 2], i < 3 ? NSV_CQE_ACCEPTED : NSV_CQE_ERROR, sqe.request_id, &c));
+	}
+	NSV_EXPECT(c.code == NSV_E_LIMIT && strstr(r[1].down.slots[1].text, "limits.requests"));
+	raise(SIGSTOP);
+	return 0;
+}
+
+/* Sessions and silent connections share what a user may hold open. */
+static int use_up_descriptors(void *arg)
+{
+	struct nsv_raw r[3];
+	const struct nsv_geom small = {.n_slot = 1, .n_token = 64, .arena_len = 4096};
+	(void)arg;
+
+	for (int i = 0; i < 2; i++)
+		NSV_EXPECT(nsv_raw_open(&r[i], served.daemon.socket, &small) == 0);
+	int silent = nsv_raw_connect(served.daemon.socket);
+	NSV_EXPECT(silent >= 0);
+	NSV_EXPECT(refusal(&small, "limits.descriptors is 9") == 0);
+	close(silent);
+	/* it is given back soon */
+	NSV_EXPECT(NSV_WAIT_FOR(nsv_raw_open(&r[2], served.daemon.socket, &small) == 0));
+	NSV_EXPECT(refusal(&small, "limits.descriptors is 9") == 0);
+	return 0;
+}
+
+static void test_descriptors_have_a_quota(void **state)
+{
+	(void)state;
+
+	nsv_user_need_root();
+	nsv_serve(&served, "{\"limits\": {\"descriptors\": 9}}");
+	assert_int_equal(nsv_user_end(nsv_user_begin(NSV_USER_A, use_up_descriptors, NULL)), 0);
+	nsv_serve_end(&served);
+}
+
+static int use_a_little(void *arg)
+{
+	struct nsv_client_options o;
+	struct nsv_client *client = NULL;
+	struct nsv_answer *a = malloc(sizeof(*a));
+	(void)arg;
+
+	nsv_client_options_init(&o);
+	o.n_slot = 2;
+	/* those of a killed process are given back soon */
+	NSV_EXPECT(NSV_WAIT_FOR(nsv_client_open(served.daemon.socket, &o, NULL, 0, &client) == 0));
+	nsv_serve_ask(client, a);
+	NSV_EXPECT(a->n_token == 2);
+	nsv_client_close(client);
+	free(a);
+	return 0;
+}
+
+static void test_quotas_are_a_users_own_and_have_names(void **state)
+{
+	int status;
+	(void)state;
+
+	nsv_user_need_root();
+	nsv_serve(&served, "{\"limits\": {\"sessions\": 2, \"requests\": 3, \"session_slots\": 4, "
+			   "\"memory_mib\": 8}}");
+	pid_t a = nsv_user_begin(NSV_USER_A, use_it_up, NULL);
+	assert_int_equal(waitpid(a, &status, WUNTRACED), a);
+	if (!WIFSTOPPED(status))
+		fail_msg("the first user failed at line %d (modulo 256)", WEXITSTATUS(status));
+	assert_int_equal(nsv_user_end(nsv_user_begin(NSV_USER_B, use_a_little, NULL)), 0);
+	kill(a, SIGKILL);
+	waitpid(a, &status, 0);
+	assert_int_equal(nsv_user_end(nsv_user_begin(NSV_USER_A, use_a_little, NULL)), 0);
+	assert_int_equal(nsv_serve_stop(&served), 0);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_idle_clients_hold_no_place),
+		cmocka_unit_test(test_idle_clients_hold_no_quota),
+		cmocka_unit_test(test_unread_outputs_are_charged),
+		cmocka_unit_test(test_no_descriptor_for_a_connection),
+		cmocka_unit_test(test_no_descriptors_for_a_session),
+		cmocka_unit_test(test_descriptors_have_a_quota),
+		cmocka_unit_test(test_quotas_are_a_users_own_and_have_names),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
