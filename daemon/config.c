@@ -33,6 +33,7 @@ static const struct key keys[] = {
 	KEY(model, KEY_STR, 0, 0),
 	KEY(socket, KEY_STR, 0, 0),
 	KEY(backend, KEY_STR, 0, 0),
+	KEY(kv_dtype, KEY_STR, 0, 0),
 	KEY(kv_blocks, KEY_U32, 0, 1u << 30),
 	KEY(kv_memory, KEY_SIZE, 0, 0),
 	KEY(swap_blocks, KEY_U32, 0, 1u << 30),
@@ -66,6 +67,8 @@ static const char usage[] =
 	"  --model FILE        the model, GGUF\n"
 	"  --socket PATH       listen here; without it the service manager's socket is taken\n"
 	"  --backend NAME      auto, cpu, model or reference [auto, or $NANOSERVE_BACKEND]\n"
+	"  --kv-dtype NAME     how K and V are stored: f16, f32 or auto [auto: f16 with cpu, f32\n"
+	"                      with model and reference]\n"
 	"  --kv-blocks N       blocks of the KV pool, 16 tokens each [from free memory]\n"
 	"  --kv-memory SIZE    the KV pool's memory, as in 512MiB or 4GiB, instead\n"
 	"  --swap-blocks N     blocks beside the pool for requests that must wait; without them\n"
@@ -391,6 +394,7 @@ void nsv_config_deinit(struct nsv_config *c)
 	free(c->model);
 	free(c->socket);
 	free(c->backend);
+	free(c->kv_dtype);
 	nsv_members_deinit(&c->policy.users);
 	nsv_members_deinit(&c->policy.groups);
 	*c = (struct nsv_config){0};

@@ -20,6 +20,7 @@ struct nsv_config {
 	char *model;       /* path */
 	char *socket;      /* path; NULL: the service manager's */
 	char *backend;     /* name or "auto" */
+	char *kv_dtype;    /* of K and V: name or "auto" */
 	uint32_t kv_blocks;    /* 0: from memory */
 	uint64_t kv_memory;    /* bytes of the KV pool; 0: from free memory */
 	uint32_t swap_blocks;  /* of the host tier; 0: none */

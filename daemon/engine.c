@@ -164,6 +164,8 @@ static int build(struct nsv_engine *e, const struct nsv_engine_config *c,
 {
 	int ret = nsv_backend_choose(c->backend, &e->info.backend, err);
 
+	if (ret == 0)
+		ret = nsv_kv_dtype_choose(c->kv_dtype, e->info.backend, &e->info.kv_dtype, err);
 	if (ret < 0)
 		return ret;
 	e->info.threads = c->threads ? c->threads : cpu_count();

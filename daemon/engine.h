@@ -30,6 +30,7 @@ struct nsv_engine_keep {
 struct nsv_engine_config {
 	const char *backend;  /* name, or NULL */
 	uint32_t threads;     /* 0: one a CPU */
+	const char *kv_dtype; /* name, or NULL: the backend's */
 	uint32_t kv_blocks;   /* 0: from memory */
 	uint64_t kv_memory;   /* bytes; 0: from free memory */
 	uint32_t swap_blocks; /* of the host tier; 0: none */
@@ -49,7 +50,9 @@ struct nsv_engine_info {
 	const struct nsv_model_desc *desc;
 	uint32_t threads, block_size, n_block;
 	uint32_t n_host_block;
+	uint32_t kv_dtype;
 	size_t weights_len, kv_len, host_len, seqs_len;
+	size_t kv_token_len; /* bytes of K and V of a token, all layers */
 	uint64_t weights_ns;
 	uint32_t text_need; /* bytes of text that one token may bring: the longest one and a held
 	                     * stop string; the least text log is this for each step under way */

@@ -18,7 +18,8 @@ struct exec_cpu {
 
 static void move_blocks(const struct exec_cpu *x, const struct nsv_exec_step *step)
 {
-	size_t len = (size_t)x->kv->shape.k.block_stride * sizeof(float);
+	const struct nsv_attn_shape *shape = &x->kv->shape;
+	size_t len = (size_t)shape->k.block_stride * nsv_dtype_info(shape->kv_dtype)->n_byte;
 	char *base = x->kv->base;
 
 	for (uint32_t i = 0; i < step->n_swap_out; i++)

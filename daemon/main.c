@@ -14,11 +14,11 @@ static void describe(const struct nsv_engine *engine, uint64_t start_ns)
 	char status[512];
 
 	snprintf(status, sizeof(status),
-		"%s on %s%s%s, %u threads; KV pool of %u blocks (%u tokens, %zu MiB), "
+		"%s on %s%s%s, %u threads; KV pool of %u blocks (%u tokens in %s, %zu MiB), "
 		"weights %zu MiB; ready after %.2f s",
 		i->desc->name, i->backend->name, *i->backend->isa() ? "/" : "", i->backend->isa(),
-		i->threads, i->n_block, i->n_block * i->block_size, i->kv_len >> 20,
-		i->weights_len >> 20, (double)(nsv_now_ns() - start_ns) / 1e9);
+		i->threads, i->n_block, i->n_block * i->block_size, nsv_kv_dtype_name(i->kv_dtype),
+		i->kv_len >> 20, i->weights_len >> 20, (double)(nsv_now_ns() - start_ns) / 1e9);
 	nsv_info("%s", status);
 	nsv_notify_ready(status);
 }
@@ -111,6 +111,7 @@ static int load(struct service *sv, const struct nsv_config *c, struct nsv_err *
 		nsv_passed_take(&sv->passed, WEIGHTS_NAME)};
 	struct nsv_engine_config ec = {.backend = c->backend,
 		.threads = c->threads,
+		.kv_dtype = c->kv_dtype,
 		.kv_blocks = c->kv_blocks,
 		.kv_memory = c->kv_memory,
 		.swap_blocks = c->swap_blocks,

@@ -39,14 +39,15 @@ static bool take_over(struct nsv_engine *e, struct nsv_region *ret_region, int *
 
 /* ---- KV pool */
 
-static struct nsv_kv_geom kv_geom(const struct nsv_model_desc *d, const struct nsv_backend *backend)
+static struct nsv_kv_geom kv_geom(
+	const struct nsv_model_desc *d, const struct nsv_backend *backend, uint32_t dtype)
 {
 	return (struct nsv_kv_geom){.n_layer = d->n_layer,
 		.n_kv_head = d->n_kv_head,
 		.head_dim = d->head_dim,
 		.block_size = BLOCK_SIZE,
-		.elem_len = sizeof(float),
-		.dtype = NSV_F32,
+		.elem_len = nsv_dtype_info(dtype)->n_byte,
+		.dtype = dtype,
 		.k_dim_major = backend->k_dim_major};
 }
 
@@ -76,6 +77,7 @@ static void set_kv(struct nsv_engine *e, const struct nsv_kv_size *size)
 	e->info.block_size = BLOCK_SIZE;
 	e->info.n_block = g->n_block;
 	e->info.kv_len = size->region;
+	e->info.kv_token_len = size->token;
 }
 
 static int check_kv(struct nsv_engine *e, const struct nsv_region *r, struct nsv_err *err)
@@ -147,7 +149,7 @@ int nsv_engine_make_kv(
 	struct nsv_kv_size size;
 	int ret = 0;
 
-	e->kv_geom = kv_geom(e->info.desc, e->info.backend);
+	e->kv_geom = kv_geom(e->info.desc, e->info.backend, e->info.kv_dtype);
 	e->info.adopted_kv = take_over_kv(e, c, keep_fd);
 	if (!e->info.adopted_kv)
 		ret = new_kv(e, c, err);

@@ -37,6 +37,9 @@ struct nsv_backend {
 	/* Which of K's layouts it reads fastest: 1: dimension-major inside a block
 	 * (dim_stride = block_size, tok_stride = 1), 0: token-major. V is token-major. */
 	bool k_dim_major;
+	/* Of K and V, where nobody asks for another type. It computes over any that
+	 * nsv_kv_dtype_choose knows. */
+	uint32_t kv_dtype;
 
 	/* Can this machine run it? 0, or -errno and the reason. */
 	int (*probe)(struct nsv_err *err);
@@ -102,6 +105,13 @@ const struct nsv_backend *const *nsv_backends(void);
  * an unknown name is -EINVAL and the names there are. */
 int nsv_backend_choose(
 	const char *name, const struct nsv_backend **ret_backend, struct nsv_err *err);
+
+/* How K and V are stored, by name: "f16" or "f32"; NULL, "" or "auto": as the backend would. 0, or
+ * -EINVAL and the names there are. */
+int nsv_kv_dtype_choose(const char *name, const struct nsv_backend *backend, uint32_t *ret_dtype,
+	struct nsv_err *err);
+/* The name of one of these, for people. */
+const char *nsv_kv_dtype_name(uint32_t dtype);
 
 /* The cache's attention read, whatever the backend: counts, then calls. All members call it. */
 struct nsv_dispatch {

@@ -60,6 +60,40 @@ int nsv_backend_choose(
 	return choose_named(name, ret_backend, err);
 }
 
+/* ---- How K and V are stored ------------------------------------------------------------- */
+
+static const struct {
+	const char *name;
+	uint32_t dtype;
+} kv_dtypes[] = {{"f16", NSV_F16}, {"f32", NSV_F32}};
+
+int nsv_kv_dtype_choose(const char *name, const struct nsv_backend *backend, uint32_t *ret_dtype,
+	struct nsv_err *err)
+{
+	if (!name || !*name || !strcmp(name, "auto")) {
+		*ret_dtype = backend->kv_dtype;
+		return 0;
+	}
+	for (size_t i = 0; i < NSV_ARRAY_LEN(kv_dtypes); i++)
+		if (!strcmp(kv_dtypes[i].name, name)) {
+			*ret_dtype = kv_dtypes[i].dtype;
+			return 0;
+		}
+	return nsv_fail(err, -EINVAL,
+		"K and V cannot be stored as \"%.60s\" (see --kv-dtype); there are: auto f16 f32",
+		name);
+}
+
+const char *nsv_kv_dtype_name(uint32_t dtype)
+{
+	for (size_t i = 0; i < NSV_ARRAY_LEN(kv_dtypes); i++)
+		if (kv_dtypes[i].dtype == dtype)
+			return kv_dtypes[i].name;
+	return nsv_dtype_name(dtype);
+}
+
+/* ---- */
+
 void nsv_dispatch_attention(struct nsv_dispatch *dispatch, const struct nsv_part *part,
 	const struct nsv_attn_call *call)
 {

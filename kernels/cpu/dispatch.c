@@ -198,6 +198,7 @@ const struct nsv_backend nsv_cpu_backend = {
 	/* "cpu", 1: the orders of matmul-impl.h, attention-impl.h, ops-impl.h. */
 	.numerics = 0x63707501,
 	.k_dim_major = true,
+	.kv_dtype = NSV_F16,
 	.probe = cpu_probe,
 	.isa = cpu_isa,
 	.weight_len = nsv_cpu_weight_len,

@@ -161,6 +161,7 @@ static void model_attention(const struct nsv_part *part, const struct nsv_attn_c
 const struct nsv_backend nsv_model_backend = {
 	.name = "model",
 	.numerics = 0x6d6f6401, /* "mod", 1 */
+	.kv_dtype = NSV_F32,
 	NSV_REF_OPERATIONS,
 	.attention = model_attention,
 };

@@ -246,13 +246,14 @@ struct point measure_attention(
 	struct nsv_team *team, const struct nsv_backend *b, uint32_t n_past, uint32_t n_query)
 {
 	uint32_t n_kv = n_past + n_query, n_block = (n_kv + 15) / 16;
+	size_t token_len = 192 * nsv_dtype_info(b->kv_dtype)->n_byte; /* of K or V */
 	int32_t *table = map(n_block * 4);
-	struct nsv_attn_shape shape = {9, 3, 64, 16, n_block, NSV_F32, 0, 0.125f, 0,
+	struct nsv_attn_shape shape = {9, 3, 64, 16, n_block, b->kv_dtype, 0, 0.125f, 0,
 		{16 * 192, 1, 16 * 64, 16}, {16 * 192, 64, 16 * 64, 1}};
 	struct nsv_attn_seq seq = {0, n_query, n_past, n_block, table};
 	struct nsv_attn_plan plan;
 	struct attn a = {b, {&shape, &seq, &plan, map((size_t)n_query * 576 * 4),
-		map((size_t)n_block * 16 * 192 * 4), map((size_t)n_block * 16 * 192 * 4),
+		map(n_block * 16 * token_len), map(n_block * 16 * token_len),
 		map((size_t)n_query * 576 * 4), NULL}};
 	double ops = 0;
 	for (uint32_t i = 0; i < n_block; i++)
@@ -262,5 +263,5 @@ struct point measure_attention(
 	a.call.scratch = map(plan.scratch_len);
 	for (uint32_t i = 0; i < n_query; i++)
 		ops += (n_past + i + 1) * 9.0 * 64 * 4;
-	return (struct point){ops / time_of(team, attn_part, &a), ops / (n_kv * 192 * 8.0)};
+	return (struct point){ops / time_of(team, attn_part, &a), ops / (2.0 * n_kv * (double)token_len)};
 }

@@ -24,7 +24,6 @@ struct subject {
 	const struct limits *limits;
 	char path[512], name[32];
 	struct nsv_client *client;
-	double kv_bytes; /* a token of history, all layers */
 	double prefill, decode; /* targets of the ratios to llama.cpp */
 };
 
@@ -171,8 +170,9 @@ static void add_time(
 static double decode_limit(const struct subject *s, double n_history)
 {
 	double weights = (double)nsv_ask_status(s->client, "memory.weights");
+	double token = (double)nsv_ask_status(s->client, "kv.token_bytes");
 
-	return s->limits->read / (weights + n_history * s->kv_bytes);
+	return s->limits->read / (weights + n_history * token);
 }
 
 static void add_decode(const struct subject *s)
@@ -254,14 +254,12 @@ static void measure(struct subject *s, void (*rows)(const struct subject *s), do
 		die("the daemon does not stop");
 }
 
-static void measure_beside(const struct subject *first, const char *file, const char *name,
-	double kv_bytes)
+static void measure_beside(const struct subject *first, const char *file, const char *name)
 {
 	struct subject s = *first;
 	const char *slash = strrchr(first->path, '/');
 	int folder = slash ? (int)(slash - first->path) : 0;
 
-	s.kv_bytes = kv_bytes;
 	s.decode = 1.4;
 	s.prefill = 3;
 	snprintf(s.name, sizeof(s.name), "%s", name);
@@ -278,7 +276,6 @@ void report_models(struct nsv_report *r, const char *threads, const struct limit
 		.threads = threads,
 		.limits = limits,
 		.name = "smollm2",
-		.kv_bytes = 30 * 2 * 192 * 4,
 		.decode = 1.6,
 		.prefill = 6};
 
@@ -286,6 +283,6 @@ void report_models(struct nsv_report *r, const char *threads, const struct limit
 		die("the model is not there: make model");
 	snprintf(s.path, sizeof(s.path), "%s", nsv_test_model());
 	measure(&s, add_full, 0.25);
-	measure_beside(&s, "qwen2.5-coder-0.5b-instruct-q4_k_m.gguf", "qwen2.5", 24 * 2 * 128 * 4);
-	measure_beside(&s, "gemma-3-270m-q4_k_m.gguf", "gemma3", 18 * 2 * 256 * 4);
+	measure_beside(&s, "qwen2.5-coder-0.5b-instruct-q4_k_m.gguf", "qwen2.5");
+	measure_beside(&s, "gemma-3-270m-q4_k_m.gguf", "gemma3");
 }

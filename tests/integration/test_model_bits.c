@@ -22,6 +22,8 @@
 struct subject {
 	const char *file;
 	uint32_t n_prompt;
+	bool in_f32; /* K and V, whatever the backend would */
+	struct nsv_backend backend;
 	char path[512];
 	bool is_there;
 	struct model_run run;
@@ -31,6 +33,7 @@ static struct subject subjects[] = {
 	{.file = MODEL_RUN_DEFAULT, .n_prompt = 300},
 	{.file = "qwen2.5-coder-0.5b-instruct-q4_k_m.gguf", .n_prompt = 200},
 	{.file = "gemma-3-270m-q4_k_m.gguf", .n_prompt = MAX_PROMPT},
+	{.file = MODEL_RUN_DEFAULT, .n_prompt = 300, .in_f32 = true},
 };
 static const struct nsv_backend *backend;
 
@@ -214,9 +217,12 @@ static int open_run(void **state)
 	struct subject *s = *state;
 	const char *why;
 
+	s->backend = *backend;
+	if (s->in_f32)
+		s->backend.kv_dtype = NSV_F32;
 	s->is_there = model_run_find(s->file, s->path, &why);
 	if (s->is_there)
-		model_run_open(&s->run, s->path, backend, 2, MAX_ROW, N_TOKEN);
+		model_run_open(&s->run, s->path, &s->backend, 2, MAX_ROW, N_TOKEN);
 	else
 		printf("%s: %s\n", s->file, why);
 	return 0;
@@ -243,6 +249,7 @@ int main(void)
 		TESTS(subjects[0]),
 		TESTS(subjects[1]),
 		TESTS(subjects[2]),
+		TEST(test_chunks, subjects[3]),
 	};
 	const char *name = getenv("NANOSERVE_TEST_BACKEND");
 	unsigned int seed = (unsigned int)time(NULL);

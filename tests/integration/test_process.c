@@ -105,6 +105,8 @@ static void test_wrong_usage(void **state)
 	const char *no_socket[] = {nsv_test_program("nanoserved"), "--model", model, NULL};
 	const char *backend[] = {nsv_test_program("nanoserved"), "--model", model, "--socket",
 		"/tmp/nanoserve-none.sock", "--backend", "abacus", NULL};
+	const char *dtype[] = {nsv_test_program("nanoserved"), "--model", model, "--socket",
+		"/tmp/nanoserve-none.sock", "--kv-dtype", "f8", NULL};
 	const char *blocks[] = {nsv_test_program("nanoserved"), "--model", model, "--socket",
 		"/tmp/nanoserve-none.sock", "--kv-blocks", "1000000000", NULL};
 	(void)state;
@@ -116,6 +118,8 @@ static void test_wrong_usage(void **state)
 	assert_int_equal(nsv_test_run(backend, NULL, out, sizeof(out), err, sizeof(err)), 1);
 	assert_non_null(strstr(err, "abacus"));
 	assert_non_null(strstr(err, "reference"));
+	assert_int_equal(nsv_test_run(dtype, NULL, out, sizeof(out), err, sizeof(err)), 1);
+	assert_non_null(strstr(err, "\"f8\" (see --kv-dtype); there are: auto f16 f32"));
 	assert_int_equal(nsv_test_run(blocks, NULL, out, sizeof(out), err, sizeof(err)), 1);
 	assert_non_null(strstr(err, "1000000000 KV blocks"));
 }
@@ -284,6 +288,7 @@ static void test_the_command_line(void **state)
 static void test_backends_are_forced(void **state)
 {
 	static const char *const names[] = {"reference", "model", "cpu"};
+	static const char *const dtypes[] = {"f32", "f32", "f16"};
 	char tokens[3][512];
 	(void)state;
 
@@ -299,6 +304,9 @@ static void test_backends_are_forced(void **state)
 		assert_int_equal(CLI(&d, NULL, "status", "--json"), 0);
 		json_t *o = json_loads(out, 0, NULL);
 		assert_string_equal(json_string_value(json_object_get(o, "backend")), names[i]);
+		json_t *kv = json_object_get(o, "kv");
+		assert_string_equal(json_string_value(json_object_get(kv, "dtype")), dtypes[i]);
+		assert_true(json_integer_value(json_object_get(kv, "token_bytes")) > 0);
 		json_decref(o);
 		assert_int_equal(CLI(&d, NULL, "generate", "--raw", "--json", "-n", "6", "abc"), 0);
 		o = json_loads(out, 0, NULL);

@@ -79,8 +79,8 @@ static void make_pool(struct model_run *r, uint32_t n_token)
 		.head_dim = d->head_dim,
 		.block_size = MODEL_RUN_BLOCK,
 		.n_block = nsv_blocks_for(n_token, MODEL_RUN_BLOCK),
-		.elem_len = 4,
-		.dtype = NSV_F32,
+		.elem_len = nsv_dtype_info(r->kv_dtype)->n_byte,
+		.dtype = r->kv_dtype,
 		.k_dim_major = r->dispatch.backend->k_dim_major};
 	struct nsv_kv_size size;
 	size_t k0 = nsv_kv_plane_off(&g, 0, false);
@@ -108,6 +108,9 @@ void model_run_open(struct model_run *r, const char *path, const struct nsv_back
 	assert_int_equal(nsv_team_new(n_thread, &r->team), 0);
 	const struct nsv_model_config config = {.max_row = max_row, .max_out = max_row};
 	if (nsv_model_new(r->g, backend, r->team, &config, &r->model, &err) < 0)
+		fail_msg("%s", err.text);
+	if (nsv_kv_dtype_choose(
+		    getenv("NANOSERVE_TEST_KV_DTYPE"), backend, &r->kv_dtype, &err) < 0)
 		fail_msg("%s", err.text);
 	r->dispatch.backend = backend;
 	r->max_row = max_row;

@@ -16,6 +16,7 @@ struct model_run {
 	struct nsv_model_kv kv;
 	struct nsv_block_alloc alloc;
 	void *pool;
+	uint32_t kv_dtype; /* the backend's, or $NANOSERVE_TEST_KV_DTYPE */
 	uint32_t n_vocab, max_row;
 };
 

@@ -9,6 +9,7 @@
 
 #include "kernels/backend.h"
 #include "kernels/cpu/cpu.h"
+#include "kernels/ref/ref.h"
 
 static int reset_env(void **unused)
 {
@@ -77,6 +78,41 @@ static void test_refused(void **unused)
 	check_refused("auto", -EINVAL, "nothing");
 }
 
+/* How K and V are stored: by name, else as the backend would. */
+static void test_kv_dtype(void **unused)
+{
+	static const struct {
+		const char *name;
+		uint32_t dtype;
+	} named[] = {{"f16", NSV_F16}, {"f32", NSV_F32}};
+	static const char *const own[] = {NULL, "", "auto"}, *const none[] = {"F16", "bf16", "f16 "};
+	(void)unused;
+	for (size_t b = 0; nsv_backends()[b]; b++) {
+		const struct nsv_backend *backend = nsv_backends()[b];
+		uint32_t dtype = 77;
+		struct nsv_err err = {""};
+		for (size_t i = 0; i < NSV_ARRAY_LEN(none); i++) {
+			assert_int_equal(
+				nsv_kv_dtype_choose(none[i], backend, &dtype, &err), -EINVAL);
+			assert_int_equal(dtype, 77);
+			assert_non_null(strstr(err.text, none[i]));
+		}
+		for (size_t i = 0; i < NSV_ARRAY_LEN(named); i++) {
+			assert_int_equal(
+				nsv_kv_dtype_choose(named[i].name, backend, &dtype, &err), 0);
+			assert_int_equal(dtype, named[i].dtype);
+			assert_string_equal(nsv_kv_dtype_name(dtype), named[i].name);
+		}
+		for (size_t i = 0; i < NSV_ARRAY_LEN(own); i++) {
+			dtype = 77;
+			assert_int_equal(nsv_kv_dtype_choose(own[i], backend, &dtype, &err), 0);
+			assert_int_equal(dtype, backend->kv_dtype);
+		}
+	}
+	assert_int_equal(nsv_cpu_backend.kv_dtype, NSV_F16);
+	assert_int_equal(nsv_reference_backend.kv_dtype, NSV_F32);
+}
+
 /* A forced instruction set that is unknown or absent is an error, never another backend. */
 static void test_forced_isa(void **unused)
 {
@@ -143,6 +179,7 @@ int main(void)
 		cmocka_unit_test_setup(test_auto, reset_env),
 		cmocka_unit_test_setup(test_named, reset_env),
 		cmocka_unit_test_setup(test_refused, reset_env),
+		cmocka_unit_test(test_kv_dtype),
 		cmocka_unit_test_setup(test_forced_isa, reset_env),
 		cmocka_unit_test_setup(test_table, reset_env),
 		cmocka_unit_test_setup(test_cpuid, reset_env),
