@@ -11,6 +11,7 @@
 
 #include <cmocka.h>
 
+#include "tests/tools/proc.h"
 #include "tests/tools/raw.h"
 #include "tests/tools/serve.h"
 #include "tests/tools/tiny.h"
@@ -175,9 +176,11 @@ static void test_no_descriptors_for_a_session(void **state)
 
 	nsv_serve(&served, "{}");
 	struct nsv_client *client = nsv_serve_open(&served);
+	nsv_serve_ask(client, a);
+	long n_fd = nsv_proc_fds(served.daemon.pid);
 	for (uint32_t n = 1; n <= 3; n++) { /* of a socket, two regions, and one to send */
-		assert_true(nsv_ask_status_until(client, "sessions", 1));
-		usleep(20000); /* the connection that was refused is closed */
+		/* The connection that was refused is closed. */
+		assert_true(nsv_proc_fds_become(served.daemon.pid, n_fd));
 		leave_descriptors(n);
 		int ret = nsv_client_open(served.daemon.socket, NULL, text, sizeof(text), &other);
 		assert_int_equal(ret, -EDQUOT);

@@ -403,8 +403,7 @@ static void test_a_paused_request_gives_its_blocks_back(void **state)
 	long long before = nsv_ask_status(client, "counters.preemptions");
 	assert_int_equal(nsv_client_open(served.socket, &o, NULL, 0, &slow), 0);
 	assert_int_equal(nsv_client_submit_text(slow, "later", 5, &p, &r), 0);
-	while (nsv_ask_status(client, "counters.preemptions") == before)
-		usleep(10000);
+	assert_true(NSV_WAIT_FOR(nsv_ask_status(client, "counters.preemptions") > before));
 	assert_true(nsv_ask_status_until(client, "blocks.free", 64));
 	nsv_ask_finish(slow, 0, r, b);
 	assert_int_equal(b->ret, 0);
