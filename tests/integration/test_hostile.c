@@ -117,8 +117,8 @@ static void test_welcomes_that_are_never_read(void **state)
 	nsv_serve_end(&served);
 }
 
-/* ---- Taking turns: the log has the order in which the daemon refused prompts that are too long for
- * the model. It is stopped while they are put, and so finds all of them at once. */
+/* ---- Taking turns: the log has the order in which the daemon refused prompts that are too long
+ * for the model. It is stopped while they are put, and so finds all of them at once. */
 
 static struct nsv_sqe long_prompt(struct nsv_raw *r, uint32_t len)
 {

@@ -82,8 +82,8 @@ static void test_nothing_is_left_of_sessions_that_went(void **state)
 	struct nsv_answer *a = malloc(sizeof(*a));
 	(void)state;
 
-	/* What is made once is there after the first of each; what the control's welcome needed has gone
-	 * when it is answered. */
+	/* What is made once is there after the first of each; what the control's welcome needed
+	 * has gone when it is answered. */
 	nsv_ask_hello(control, a);
 	long n_fd = nsv_proc_fds(served.pid);
 	open_all();

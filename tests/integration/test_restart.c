@@ -42,7 +42,8 @@ static int stop(void **state)
 	return unlink(model) < 0 ? -1 : ret;
 }
 
-/* Logs that hold little: a stream is held up where its reader is, so that it is under way for sure. */
+/* Logs that hold little: a stream is held up where its reader is, so that it is under way for
+ * sure. */
 static struct nsv_client *open_narrow_at(const char *socket, uint32_t n_slot)
 {
 	struct nsv_client_options o;
@@ -314,8 +315,8 @@ static void test_a_hello_is_said_again(void **state)
 	close(waiting);
 }
 
-/* A session with narrow logs that bears so much absence, with a long answer under way. false: the daemon
- * was away for so long meanwhile, as it may be on a busy machine. */
+/* A session with narrow logs that bears so much absence, with a long answer under way. false:
+ * the daemon was away for so long meanwhile, as it may be on a busy machine. */
 static bool begin_with_patience(
 	int32_t away_ms, struct nsv_client **ret_client, struct nsv_request **ret_request)
 {
@@ -378,8 +379,8 @@ static bool silence_is_borne(int32_t away_ms)
 	return borne;
 }
 
-/* A daemon that has nothing to say for a long time is there all the same; one that cannot run for long on
- * a busy machine is away, and it is tried again with more patience. */
+/* A daemon that has nothing to say for a long time is there all the same; one that cannot run
+ * for long on a busy machine is away, and it is tried again with more patience. */
 static void test_a_silent_daemon_is_not_away(void **state)
 {
 	int32_t away_ms = 200;
@@ -443,7 +444,8 @@ static void submit_slow(struct nsv_raw *raw)
 	nsv_raw_put(raw, &sqe);
 }
 
-/* Waits until its step is under way in that daemon, the first being 1, and kills the daemon in it. */
+/* Waits until its step is under way in that daemon, the first being 1, and kills the daemon in
+ * it. */
 static void kill_in_step(
 	const struct nsv_test_service *s, const struct nsv_raw *raw, uint32_t epoch)
 {
@@ -468,8 +470,8 @@ static void expect_crashed(const struct nsv_raw *raw)
 	assert_non_null(strstr(slot->text, "crash"));
 }
 
-/* A running request that crashes every daemon: it ends after two, the one that was held up goes on; after
- * three all requests end; after four the sessions go, and the daemon serves. */
+/* A running request that crashes every daemon: it ends after two, the one that was held up goes
+ * on; after three all requests end; after four the sessions go, and the daemon serves. */
 static void test_crashes_without_progress(void **state)
 {
 	const char *extra[] = {"--backend", "reference", "--batch-tokens", SLOW_BATCH, NULL};

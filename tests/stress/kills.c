@@ -1,16 +1,18 @@
-/* A daemon that is killed again and again, under a stand-in for the service manager, while clients work.
+/* A daemon that is killed again and again, under a stand-in for the service manager, while
+ * clients work.
  *
  *     kills N [MODEL [SEED]]
  *
- * Streams read one answer after another and compare it, byte by byte as it comes, with what the same
- * request gave when nothing disturbed it: text, tokens, log-probabilities, the end. Beside them clients
- * that only come and go (so some are always in mid-hello), and clients that submit in bursts, cancel,
- * and have long prompts prepared. The daemon gets SIGKILL at random instants, some while the last one is
- * being replaced. Between two kills of daemons that serve there is a token, whosever: two crashes under a
- * step without one make the daemon give up what ran, which is another test.
+ * Streams read one answer after another and compare it, byte by byte as it comes, with what the
+ * same request gave when nothing disturbed it: text, tokens, log-probabilities, the end. Beside
+ * them clients that only come and go (so some are always in mid-hello), and clients that submit
+ * in bursts, cancel, and have long prompts prepared. The daemon gets SIGKILL at random instants,
+ * some while the last one is being replaced. Between two kills of daemons that serve there is a
+ * token, whosever: two crashes under a step without one make the daemon give up what ran, which
+ * is another test.
  *
- * In the end everything is accounted for: an audit, blocks and sessions as at the start, the store too.
- * The counts come last; the exit status is 0 only when nothing was lost. */
+ * In the end everything is accounted for: an audit, blocks and sessions as at the start, the
+ * store too. The counts come last; the exit status is 0 only when nothing was lost. */
 #include <pthread.h>
 #include <signal.h>
 #include <string.h>
@@ -463,8 +465,8 @@ static void work(struct nsv_client *client, uint32_t n)
 		pthread_join(threads[i], NULL);
 }
 
-/* A value of the status is what it was, in the end: ends are acknowledged and vaults emptied in their own
- * time. */
+/* A value of the status is what it was, in the end: ends are acknowledged and vaults emptied in
+ * their own time. */
 static void check_status(struct nsv_client *client, const char *name, long long value)
 {
 	if (!nsv_ask_status_until(client, name, value))

@@ -38,9 +38,9 @@ bool nsv_ask_is_alone(const char *socket);
 
 /* The daemon's status: an integer by its path of at most two names ("blocks.free"), or -1. */
 long long nsv_ask_status(struct nsv_client *client, const char *path);
-/* Waits until it has that value; false: it hangs. What a step did is counted behind its tokens, and a
- * session or a request that has gone counts until the daemon has seen it: nothing that follows an
- * event can be read at once. */
+/* Waits until it has that value; false: it hangs. What a step did is counted behind its tokens,
+ * and a session or a request that has gone counts until the daemon has seen it: nothing that
+ * follows an event can be read at once. */
 bool nsv_ask_status_until(struct nsv_client *client, const char *path, long long value);
 
 #endif

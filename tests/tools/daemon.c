@@ -68,8 +68,8 @@ static void exec_daemon(
 	nsv_test_exec(argv, 5, NSV_ARRAY_LEN(argv), extra, d->log, O_TRUNC);
 }
 
-/* "ready" is in the log once requests are served; the socket alone accepts earlier. A connection to see
- * whether it serves would be counted for a while after it was closed. */
+/* "ready" is in the log once requests are served; the socket alone accepts earlier. A connection
+ * to see whether it serves would be counted for a while after it was closed. */
 int nsv_test_daemon_restart(struct nsv_test_daemon *d, const char *model, const char *const *extra)
 {
 	struct timespec nap = {.tv_nsec = 5000000};

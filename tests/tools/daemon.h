@@ -24,8 +24,9 @@ const char *nsv_test_model(void);
 int nsv_test_daemon_start(struct nsv_test_daemon *d, const char *model, const char *const *extra);
 /* Starts another one in its place, with the same socket: it was killed and waited for. */
 int nsv_test_daemon_restart(struct nsv_test_daemon *d, const char *model, const char *const *extra);
-/* Between two tests of one daemon: what a failed one left of sessions, or a daemon that it stopped or
- * killed, is not the next one's. Starts another in its place if need be. 0 or -ECHILD. */
+/* Between two tests of one daemon: what a failed one left of sessions, or a daemon that it
+ * stopped or killed, is not the next one's. Starts another in its place if need be. 0 or
+ * -ECHILD. */
 int nsv_test_daemon_tidy(struct nsv_test_daemon *d, const char *model, const char *const *extra);
 /* Sends the signal and waits: its wait status. The folder goes too. */
 int nsv_test_daemon_stop(struct nsv_test_daemon *d, int sig);
@@ -38,9 +39,9 @@ bool nsv_test_daemon_logged(const struct nsv_test_daemon *d, const char *text);
 
 /* A fresh file with this config, named in path. 0 or -errno. */
 int nsv_test_config(char *path, size_t len, const char *json);
-/* In a child: becomes a program that dies with the test, whose output goes to the log, opened with
- * these flags besides. argv has room for `cap`; the n first are there, extra (NULL-terminated; NULL:
- * none) come behind. */
+/* In a child: becomes a program that dies with the test, whose output goes to the log, opened
+ * with these flags besides. argv has room for `cap`; the n first are there, extra
+ * (NULL-terminated; NULL: none) come behind. */
 _Noreturn void nsv_test_exec(const char **argv, int n, int cap, const char *const *extra,
 	const char *log, int log_flags);
 

@@ -14,11 +14,11 @@ long nsv_proc_switches(pid_t pid);
 
 /* Waits until its first thread waits in the system call of that number; false: it hangs. */
 bool nsv_proc_waits_in(pid_t pid, long syscall);
-/* Waits until it has so many; false: it hangs. What a session had is closed once nobody in the daemon
- * refers to it. */
+/* Waits until it has so many; false: it hangs. What a session had is closed once nobody in the
+ * daemon refers to it. */
 bool nsv_proc_fds_become(pid_t pid, long n);
-/* Waits for two seconds in which none of its threads wakes, timers of a second having run out; false:
- * there are none in a minute. */
+/* Waits for two seconds in which none of its threads wakes, timers of a second having run out;
+ * false: there are none in a minute. */
 bool nsv_proc_falls_asleep(pid_t pid);
 
 #endif

@@ -20,8 +20,8 @@ struct nsv_raw {
 
 /* A connected socket, or -errno. */
 int nsv_raw_connect(const char *socket);
-/* Connects, says hello (want NULL: defaults) and maps. 0; or, with nothing left open, an nsv_code or
- * -errno. */
+/* Connects, says hello (want NULL: defaults) and maps. 0; or, with nothing left open, an
+ * nsv_code or -errno. */
 int nsv_raw_open(struct nsv_raw *r, const char *socket, const struct nsv_geom *want);
 void nsv_raw_close(struct nsv_raw *r);
 

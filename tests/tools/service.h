@@ -1,5 +1,5 @@
-/* A nanoserved under the stand-in for the service manager (fdstore): it comes back when it dies, and
- * its sessions with it. */
+/* A nanoserved under the stand-in for the service manager (fdstore): it comes back when it dies,
+ * and its sessions with it. */
 #ifndef NSV_TESTS_TOOLS_SERVICE_H
 #define NSV_TESTS_TOOLS_SERVICE_H
 

@@ -1,5 +1,5 @@
-/* Waiting in tests for what comes in its own time: an event has no other bound than that of a hang, for
- * the machine may be slow, loaded, or stop any process for seconds. */
+/* Waiting in tests for what comes in its own time: an event has no other bound than that of a
+ * hang, for the machine may be slow, loaded, or stop any process for seconds. */
 #ifndef NSV_TESTS_TOOLS_WAIT_H
 #define NSV_TESTS_TOOLS_WAIT_H
 

@@ -1,4 +1,5 @@
-/* Geometries and layouts, drawn at random: areas in order and apart; what is impossible is refused. */
+/* Geometries and layouts, drawn at random: areas in order and apart; what is impossible is
+ * refused. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,4 +1,5 @@
-/* Regions: sealed, private, all there; what another process hands over is checked before it is mapped. */
+/* Regions: sealed, private, all there; what another process hands over is checked before it is
+ * mapped. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
