@@ -142,30 +142,45 @@ static float random_float(struct nsv_gguf_writer *w, float middle)
 	return middle + ((float)(next_random(w) >> 40) / (1 << 24) - 0.5f) * 0.2f;
 }
 
-/* Where the scale of a block of this type lies; the rest of it may be any bits. */
-static size_t scale_at(uint32_t dtype)
+/* Where the scale of a block lies, whether an offset follows it, and how many powers of two it is
+ * below others', for what scales and values within the block multiply it with. */
+struct scale {
+	uint32_t dtype;
+	bool has_offset;
+	size_t at;
+	uint32_t below;
+};
+
+static struct scale scale_of(uint32_t dtype)
 {
-	switch (dtype) {
-	case NSV_Q2_K:
-		return 80;
-	case NSV_Q3_K:
-		return 108;
-	case NSV_Q6_K:
-		return 208;
-	default:
-		return 0;
-	}
+	static const struct scale scales[] = {
+		{NSV_Q4_1, true, 0, 0},
+		{NSV_Q5_1, true, 0, 0},
+		{NSV_Q2_K, true, 80, 0},
+		{NSV_Q3_K, false, 108, 2},
+		{NSV_Q4_K, true, 0, 5},
+		{NSV_Q5_K, true, 0, 5},
+		{NSV_Q6_K, false, 208, 6},
+		{NSV_IQ4_NL, false, 0, 3},
+		{NSV_IQ4_XS, false, 0, 6},
+	};
+
+	for (size_t i = 0; i < NSV_ARRAY_LEN(scales); i++)
+		if (scales[i].dtype == dtype)
+			return scales[i];
+	return (struct scale){.dtype = dtype};
 }
 
+/* All else in a block may be any bits. */
 static void put_scales(struct nsv_gguf_writer *w, uint32_t dtype, uint8_t *block)
 {
-	uint16_t scale = random_half(w), offset = random_half(w);
-	bool has_offset = dtype == NSV_Q4_1 || dtype == NSV_Q5_1 || dtype == NSV_Q2_K ||
-		dtype == NSV_Q4_K || dtype == NSV_Q5_K;
+	const struct scale s = scale_of(dtype);
+	uint16_t scale = (uint16_t)(random_half(w) - (s.below << 10));
+	uint16_t offset = (uint16_t)(random_half(w) - (s.below << 10));
 
-	memcpy(block + scale_at(dtype), &scale, sizeof(scale));
-	if (has_offset)
-		memcpy(block + scale_at(dtype) + 2, &offset, sizeof(offset));
+	memcpy(block + s.at, &scale, sizeof(scale));
+	if (s.has_offset)
+		memcpy(block + s.at + 2, &offset, sizeof(offset));
 }
 
 static void put_block(struct nsv_gguf_writer *w, const struct nsv_dtype_info *info, float middle)
