@@ -116,8 +116,7 @@ static void read_k6(const uint8_t *p, size_t j, struct nsv_cpu_block *ret)
 	}
 }
 
-/* The j-th of 8 blocks of an IQ4_XS super-block: scales of 6 bits, the high two before the low four.
- */
+/* The j-th of 8 blocks of an IQ4_XS super-block: scales of 6 bits, the high two first. */
 static void read_iq4_xs(const uint8_t *p, size_t j, struct nsv_cpu_block *ret)
 {
 	int low = p[4 + j / 2] >> (j % 2 * 4) & 15, high = p[2 + j / 4] >> (j % 4 * 2) & 3;

@@ -20,8 +20,8 @@
  *     block  | q of 16 rows | 16 bytes a scale: of d, then of m; or of d of each half of the block
  *
  * What multiplies the activations is the unpacked q: of IQ4 types the value that q numbers, + 128;
- * of Q2_K and Q3_K q - zero times its half's scale, which fits 8 bits (of Q3_K with the sign of d and
- * scale turned, so that -4 * -32 does too, + 128): so the whole block has one d.
+ * of Q2_K and Q3_K q - zero times its half's scale, which fits 8 bits (of Q3_K with the signs of d
+ * and scale turned, so that -4 * -32 does too, + 128): so the whole block has one d.
  *
  * Float weights: a panel is (n_in, 16), in the type they are stored in. A matrix is padded with
  * zero rows to whole panels.

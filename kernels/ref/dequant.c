@@ -131,8 +131,8 @@ static void dequant_q2_k(const uint8_t *b, float *out)
 	}
 }
 
-/* The i-th of 16 scales of 6 bits: the low four of 8 and 8 in halves of 8 bytes, then the high two of
- * every fourth in a byte. */
+/* The i-th of 16 scales of 6 bits: the low four of 8 and 8 in halves of 8 bytes, then the high two
+ * of every fourth in a byte. */
 static int q3_k_scale(const uint8_t *s, int i)
 {
 	int low = s[i % 8] >> (i / 8 * 4) & 15, high = s[8 + i % 4] >> (i / 4 * 2) & 3;

@@ -278,8 +278,8 @@ static void test_formats(void **unused)
 
 /* ---- Blocks from elsewhere --------------------------------------------------------------- */
 
-/* tests/data/blocks-TYPE.bin: 512 elements of a type, first some that were quantised, then random bits
- * with sane scales; then the floats that the reader of the Python package gguf makes of them. */
+/* tests/data/blocks-TYPE.bin: 512 elements of a type, first some that were quantised, then random
+ * bits with sane scales; then the floats that the Python package gguf reads from them. */
 static void check_foreign(uint32_t dtype, const char *path)
 {
 	const struct nsv_dtype_info *info = nsv_dtype_info(dtype);

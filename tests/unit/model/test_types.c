@@ -55,8 +55,8 @@ static float *run(const char *path, const char *name, const int32_t *tokens, siz
 	model_seq_init(&seq, N_PROMPT + N_STEP);
 	model_run_prefill(&r, &seq, tokens, N_PROMPT, N_PROMPT, logits);
 	for (size_t i = 0; i < N_STEP; i++)
-		model_run_prefill(&r, &seq, tokens + N_PROMPT + i, 1, 1,
-			logits + (1 + i) * r.n_vocab);
+		model_run_prefill(
+			&r, &seq, tokens + N_PROMPT + i, 1, 1, logits + (1 + i) * r.n_vocab);
 	*ret_n = (1 + N_STEP) * r.n_vocab;
 	model_seq_deinit(&seq, &r);
 	model_run_close(&r);
@@ -99,8 +99,7 @@ static void check_type(uint32_t dtype)
 static void test_types(void **state)
 {
 	static const uint32_t types[] = {NSV_F32, NSV_F16, NSV_BF16, NSV_Q4_0, NSV_Q4_1, NSV_Q5_0,
-		NSV_Q5_1, NSV_Q2_K, NSV_Q3_K, NSV_Q4_K, NSV_Q5_K, NSV_Q6_K, NSV_IQ4_NL,
-		NSV_IQ4_XS};
+		NSV_Q5_1, NSV_Q2_K, NSV_Q3_K, NSV_Q4_K, NSV_Q5_K, NSV_Q6_K, NSV_IQ4_NL, NSV_IQ4_XS};
 	(void)state;
 
 	for (size_t i = 0; i < NSV_ARRAY_LEN(types); i++)
