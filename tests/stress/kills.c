@@ -4,12 +4,12 @@
  *     kills N [MODEL [SEED]]
  *
  * Streams read one answer after another and compare it, byte by byte as it comes, with what the
- * same request gave when nothing disturbed it: text, tokens, log-probabilities, the end. Beside
- * them clients that only come and go (so some are always in mid-hello), and clients that submit
- * in bursts, cancel, and have long prompts prepared. The daemon gets SIGKILL at random instants,
- * some while the last one is being replaced. Between two kills of daemons that serve there is a
- * token, whosever: two crashes under a step without one make the daemon give up what ran, which
- * is another test.
+ * same request gave when nothing disturbed it: text, tokens, log-probabilities, the end. Some ask
+ * for several answers to a prompt, each of which is what it was alone. Beside them clients that
+ * only come and go (so some are always in mid-hello), and clients that submit in bursts, cancel,
+ * and have long prompts prepared. The daemon gets SIGKILL at random instants, some while the last
+ * one is being replaced. Between two kills of daemons that serve there is a token, whosever: two
+ * crashes under a step without one make the daemon give up what ran, which is another test.
  *
  * In the end everything is accounted for: an audit, blocks and sessions as at the start, the
  * store too. The counts come last; the exit status is 0 only when nothing was lost. */
@@ -37,12 +37,13 @@ static const char *const prompts[] = {"The capital of France is", "Once upon a t
 	"Water boils at", "The three laws of motion say", "A poem about the sea:",
 	"def fibonacci(n):", "In the year 1969", "The opposite of cold is"};
 
-enum { N_PROMPT = NSV_ARRAY_LEN(prompts), N_KIND = 2 * N_PROMPT };
+enum { N_PROMPT = NSV_ARRAY_LEN(prompts), N_KIND = 2 * N_PROMPT, MAX_BRANCH = 3 };
 
 static struct nsv_test_service service;
 static uint32_t n_token;
-static struct nsv_answer *alone; /* (N_KIND) each kind of request undisturbed */
-static struct nsv_answer *brief; /* the short one */
+/* (N_KIND, MAX_BRANCH) Each answer of each kind of request undisturbed and alone. */
+static struct nsv_answer (*alone)[MAX_BRANCH];
+static struct nsv_answer brief; /* the short one */
 
 /* What the threads count; atomic. */
 static struct {
@@ -116,7 +117,7 @@ static void print_times(struct times *t, const char *whose)
 
 /* ---- Requests */
 
-/* Greedy, drawn, with log-probabilities, with penalties, with a stop string. */
+/* Greedy, drawn, with log-probabilities, with penalties, with a stop string, of several answers. */
 static struct nsv_client_params params_of(uint32_t kind)
 {
 	static const char *const stops[] = {" the"};
@@ -127,6 +128,7 @@ static struct nsv_client_params params_of(uint32_t kind)
 	p.flags = NSV_CLIENT_IGNORE_END | NSV_CLIENT_SEED;
 	p.seed = 1000 + kind;
 	p.temperature = kind % 2 ? 0.9f : 0;
+	p.n_branch = kind % 4 == 1 ? MAX_BRANCH : 1;
 	if (kind % 3 == 0) {
 		p.flags |= NSV_CLIENT_LOGPROBS;
 		p.n_logprob = 2;
@@ -232,33 +234,46 @@ static void check_end(
 		add(&count.n_answer, 1);
 }
 
-static void read_answer(struct stream *s, uint32_t kind)
+static void read_answer(struct stream *s, struct nsv_request *r, uint32_t kind, uint32_t branch)
 {
-	const char *prompt = prompts[kind % N_PROMPT];
-	struct nsv_client_params p = params_of(kind);
+	const struct nsv_answer *a = &alone[kind][branch];
 	struct nsv_client_chunk chunk = {.size = sizeof(chunk)};
-	struct nsv_request *r;
-	int ret = nsv_client_submit_text(s->client, prompt, strlen(prompt), &p, &r);
 	bool same = true;
+	int ret = 0;
 
 	s->n_token = s->n_lp = s->text_len = 0;
-	if (ret < 0) {
-		lose("a submission: %s (%d)", nsv_client_error(s->client), ret);
-		return;
-	}
 	while (same && (ret = nsv_request_next(r, -1, &chunk)) > 0) {
 		if (chunk.n_token)
 			note_token(s);
 		add(&count.n_token, chunk.n_token);
-		same = check_chunk(s, &chunk, &alone[kind]);
+		same = check_chunk(s, &chunk, a);
 	}
 	if (!same)
-		lose("kind %u differs before token %zu, byte %zu", kind, s->n_token, s->text_len);
+		lose("kind %u, answer %u differs before token %zu, byte %zu", kind, branch,
+			s->n_token, s->text_len);
 	else if (ret < 0)
-		lose("kind %u: %s (%d)", kind, nsv_client_error(s->client), ret);
+		lose("kind %u, answer %u: %s (%d)", kind, branch, nsv_client_error(s->client), ret);
 	else
-		check_end(s, r, &alone[kind]);
-	nsv_request_free(r);
+		check_end(s, r, a);
+}
+
+static void read_answers(struct stream *s, uint32_t kind)
+{
+	const char *prompt = prompts[kind % N_PROMPT];
+	struct nsv_client_params p = params_of(kind);
+	struct nsv_request *r[MAX_BRANCH];
+	int ret = nsv_client_submit_text(s->client, prompt, strlen(prompt), &p, &r[0]);
+
+	if (ret < 0) {
+		lose("a submission: %s (%d)", nsv_client_error(s->client), ret);
+		return;
+	}
+	for (uint32_t b = 1; b < p.n_branch; b++)
+		r[b] = nsv_request_answer(r[0], b);
+	for (uint32_t b = 0; b < p.n_branch; b++) {
+		read_answer(s, r[b], kind, b);
+		nsv_request_free(r[b]);
+	}
 }
 
 static void *run_stream(void *arg)
@@ -271,7 +286,7 @@ static void *run_stream(void *arg)
 			s.client = open_session(narrow);
 		if (!s.client)
 			break;
-		read_answer(&s, below(&s.rng, N_KIND));
+		read_answers(&s, below(&s.rng, N_KIND));
 		if (below(&s.rng, 20) == 0) { /* most sessions live through many daemons */
 			nsv_client_close(s.client);
 			s.client = NULL;
@@ -325,8 +340,8 @@ static void check_brief(struct nsv_client *client, struct nsv_request *r, bool c
 	}
 	nsv_request_result(r, &result);
 	bool whole = result.finish != NSV_CLIENT_FINISH_CANCEL;
-	if (result.code || (!whole && !cancelled) || (whole && c.n_token != brief->n_token) ||
-		!is_same(c.tokens, brief->tokens, c.n_token * sizeof(*c.tokens)))
+	if (result.code || (!whole && !cancelled) || (whole && c.n_token != brief.n_token) ||
+		!is_same(c.tokens, brief.tokens, c.n_token * sizeof(*c.tokens)))
 		lose("one of a burst: finish %u, code %u, %zu tokens: %s", result.finish,
 			result.code, c.n_token, result.text);
 	add(&count.n_cancelled, !whole);
@@ -433,15 +448,19 @@ static void run_alone(struct nsv_client *client)
 {
 	struct nsv_client_params p = brief_params();
 
-	alone = calloc(N_KIND + 1, sizeof(*alone));
-	brief = &alone[N_KIND];
+	alone = calloc(N_KIND, sizeof(*alone));
 	for (uint32_t k = 0; k < N_KIND; k++) {
 		struct nsv_client_params q = params_of(k);
-		nsv_ask_text(client, prompts[k % N_PROMPT], &q, &alone[k]);
-		if (alone[k].ret < 0)
-			lose("undisturbed: %s", alone[k].reason);
+		uint32_t n = q.n_branch;
+		q.n_branch = 1;
+		for (; q.branch < n; q.branch++) {
+			struct nsv_answer *a = &alone[k][q.branch];
+			nsv_ask_text(client, prompts[k % N_PROMPT], &q, a);
+			if (a->ret < 0)
+				lose("undisturbed: %s", a->reason);
+		}
 	}
-	nsv_ask_text(client, prompts[0], &p, brief);
+	nsv_ask_text(client, prompts[0], &p, &brief);
 }
 
 static void work(struct nsv_client *client, uint32_t n)
