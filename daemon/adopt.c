@@ -1,7 +1,7 @@
 /* Requests of the daemon before, put back: text and logs from their tokens, then the scheduler from
  * their records. All of it before the engine's thread runs.
  *
- *     find_kept -> adopt or quarantine (a request: logs and slot) ... -> resume (the scheduler,
+ *     find_kept -> adopt or end (a request: logs and slot) ... -> resume (the scheduler,
  *                                                                     all at once, in their order)
  *
  * Nothing here is undone by a crash in the middle: `seqs` changes only by commits that are as true
@@ -214,9 +214,10 @@ static void end_wrong(struct nsv_engine *e, struct nsv_job *job)
 	nsv_engine_end(e, job, &end, nsv_engine_sentence(NSV_E_CRASHED));
 }
 
-/* The end is committed, perhaps again, and shown. */
+/* The end is committed, perhaps again, and shown, with the code's own sentence unless another is
+ * given. */
 static int end_now(struct nsv_engine *e, struct nsv_job *job, struct text *t,
-	const struct nsv_seq_commit *end, const char *stop)
+	const struct nsv_seq_commit *end, const char *stop, const char *why)
 {
 	bool stopped = end->finish == NSV_FINISH_STOP && stop;
 	bool whole = end->finish == NSV_FINISH_STOP || end->finish == NSV_FINISH_LENGTH;
@@ -228,7 +229,10 @@ static int end_now(struct nsv_engine *e, struct nsv_job *job, struct text *t,
 			return ret;
 	}
 	write_text(job, t);
-	nsv_engine_end(e, job, end, stopped ? stop : nsv_engine_sentence(end->code));
+	nsv_engine_end(e, job, end,
+		stopped ? stop
+		: why	? why
+			: nsv_engine_sentence(end->code));
 	return 1;
 }
 
@@ -247,8 +251,14 @@ static bool fits_pool(const struct nsv_engine *e, const struct nsv_job *job)
 	       (uint64_t)e->info.n_block * e->info.block_size;
 }
 
-/* Its logs are written, and it goes on or ends: as `forced` says, where that is not OK. */
-static int show(struct nsv_engine *e, struct nsv_job *job, enum nsv_code forced, struct text *t)
+/* Why one that would go on does not; NSV_E_OK: it does. */
+struct forced {
+	enum nsv_code code;
+	const char *text; /* NULL: the code's own */
+};
+
+/* Its logs are written, and it goes on or ends. */
+static int show(struct nsv_engine *e, struct nsv_job *job, struct forced forced, struct text *t)
 {
 	const struct nsv_seq_commit *c = &e->kept[job->gen.seq].commit;
 	enum nsv_finish finish;
@@ -263,18 +273,18 @@ static int show(struct nsv_engine *e, struct nsv_job *job, enum nsv_code forced,
 	job->sink.lp_end = groups_end(job);
 	write_tokens(e, job);
 	if (c->state == NSV_SEQ_DONE)
-		return end_now(e, job, t, c, stop);
-	if (forced == NSV_E_OK && finish == NSV_FINISH_NONE && !fits_pool(e, job))
-		forced = NSV_E_NOMEM;
-	if (forced != NSV_E_OK)
+		return end_now(e, job, t, c, stop, NULL);
+	if (forced.code == NSV_E_OK && finish == NSV_FINISH_NONE && !fits_pool(e, job))
+		forced.code = NSV_E_NOMEM;
+	if (forced.code != NSV_E_OK)
 		finish = NSV_FINISH_ERROR;
 	if (finish == NSV_FINISH_NONE)
 		return go_on(job, t);
-	struct nsv_seq_commit end = make_end(e, job, finish, forced);
-	return end_now(e, job, t, &end, stop);
+	struct nsv_seq_commit end = make_end(e, job, finish, forced.code);
+	return end_now(e, job, t, &end, stop, forced.text);
 }
 
-static int put_back(struct nsv_engine *e, struct nsv_job *job, enum nsv_code forced)
+static int put_back(struct nsv_engine *e, struct nsv_job *job, struct forced forced)
 {
 	struct nsv_kept *k = &e->kept[job->gen.seq];
 	struct text t = {0};
@@ -297,12 +307,13 @@ static int put_back(struct nsv_engine *e, struct nsv_job *job, enum nsv_code for
 
 int nsv_engine_adopt(struct nsv_engine *e, struct nsv_job *job)
 {
-	return put_back(e, job, NSV_E_OK);
+	return put_back(e, job, (struct forced){NSV_E_OK, NULL});
 }
 
-int nsv_engine_quarantine(struct nsv_engine *e, struct nsv_job *job)
+int nsv_engine_adopt_end(
+	struct nsv_engine *e, struct nsv_job *job, enum nsv_code code, const char *text)
 {
-	return put_back(e, job, NSV_E_CRASHED);
+	return put_back(e, job, (struct forced){code, text});
 }
 
 /* ---- The scheduler */

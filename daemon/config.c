@@ -40,7 +40,7 @@ static const struct key keys[] = {
 	KEY(threads, KEY_U32, 0, 1024),
 	KEY(batch_tokens, KEY_U32, 1, 65536),
 	KEY(mixed_tokens, KEY_U32, 1, 65536),
-	KEY(max_requests, KEY_U32, 1, 65536),
+	KEY(max_requests, KEY_U32, 1, NSV_CONFIG_MAX_REQUESTS),
 	KEY(run_ahead, KEY_U32, 1, 4),
 	KEY(spin_us, KEY_U32, 0, 10000),
 	KEY(verbose, KEY_BOOL, 0, 0),

@@ -6,6 +6,8 @@
 #include "daemon/policy.h"
 #include "shm/base.h"
 
+#define NSV_CONFIG_MAX_REQUESTS 65536u /* the most that max_requests may be */
+
 struct nsv_limits { /* a user's, all sessions together, unless it says else */
 	uint32_t sessions;
 	uint32_t requests;        /* 0 only while parsing: max_requests */

@@ -107,11 +107,13 @@ static int make_space(struct nsv_engine *e, uint32_t batch_tokens)
 
 /* Its memory is taken then, and its weights are still to be packed. */
 static int make_model(struct nsv_engine *e, const struct nsv_engine_config *c,
-	const struct nsv_gguf *g, int *keep_fd, struct nsv_err *err)
+	const struct nsv_gguf *g, struct nsv_engine_keep *kept, struct nsv_err *err)
 {
+	int *keep_fd = &kept->weights_fd;
 	struct nsv_model_keep keep = {.fd = *keep_fd};
+	size_t most = nsv_max(c->max_requests, nsv_engine_kept_records(kept->seqs_fd));
 	struct nsv_model_config mc = {.max_row = c->batch_tokens,
-		.max_out = nsv_exec_max_out(c->max_requests),
+		.max_out = nsv_exec_max_out((uint32_t)most),
 		.keep = &keep,
 		.pack_later = true};
 	int ret = nsv_model_new(g, e->info.backend, e->team, &mc, &e->model, err);
@@ -169,18 +171,17 @@ static int build(struct nsv_engine *e, const struct nsv_engine_config *c,
 	if (ret < 0)
 		return ret;
 	e->info.threads = c->threads ? c->threads : cpu_count();
-	e->max_requests = c->max_requests;
 	e->share_prefixes = c->share_prefixes;
 	e->info.run_ahead = c->run_ahead ? (uint32_t)nsv_min(c->run_ahead, NSV_MAX_AHEAD) : 1;
 	e->dispatch.backend = e->info.backend;
 	ret = nsv_team_new(e->info.threads, &e->team);
 	if (ret < 0)
 		return nsv_fail(err, ret, "%u threads: %s", e->info.threads, strerror(-ret));
-	ret = make_model(e, c, g, &keep->weights_fd, err);
+	ret = make_model(e, c, g, keep, err);
 	if (ret == 0)
 		ret = pack_and_make_kv(e, c, keep, err);
 	if (ret == 0)
-		ret = nsv_engine_make_seqs(e, &keep->seqs_fd, err);
+		ret = nsv_engine_make_seqs(e, c, &keep->seqs_fd, err);
 	if (ret == 0)
 		ret = nsv_block_alloc_init(&e->alloc, e->info.n_block);
 	if (ret == 0 && c->swap_blocks)

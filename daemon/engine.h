@@ -36,7 +36,7 @@ struct nsv_engine_config {
 	uint32_t swap_blocks; /* of the host tier; 0: none */
 	uint32_t batch_tokens;
 	uint32_t mixed_tokens; /* 0: NSV_SCHED_MIXED_TOKENS */
-	uint32_t max_requests;
+	uint32_t max_requests; /* at once */
 	uint32_t run_ahead; /* steps under way at once: 1, or more to stand in for a device */
 	bool no_prefix_cache;
 	bool share_prefixes; /* one domain for all users */
@@ -57,6 +57,7 @@ struct nsv_engine_info {
 	uint32_t text_need; /* bytes of text that one token may bring: the longest one and a held
 	                     * stop string; the least text log is this for each step under way */
 	uint32_t run_ahead;
+	uint32_t max_requests; /* at once: less than was asked for while an adopted table has no room */
 	bool adopted_kv, adopted_seqs, adopted_weights;
 	/* Of the daemon before, where its `seqs` was adopted. */
 	bool was_clean; /* it was stopped, not cut off */
@@ -110,9 +111,10 @@ bool nsv_engine_get_kept(
  * its record was wrong, which the log says and NSV_E_CRASHED the client): `ended` comes through
  * the outbox either way it ends. -ENOMEM: nothing was done, and it may be tried again. */
 int nsv_engine_adopt(struct nsv_engine *e, struct nsv_job *job);
-/* As nsv_engine_adopt, but one that would go on ends, with NSV_E_CRASHED: for what must not run
- * again. */
-int nsv_engine_quarantine(struct nsv_engine *e, struct nsv_job *job);
+/* As nsv_engine_adopt, but one that would go on ends, with this code and sentence (NULL: the code's
+ * own): for what must not run again. */
+int nsv_engine_adopt_end(
+	struct nsv_engine *e, struct nsv_job *job, enum nsv_code code, const char *text);
 /* Kept sequences that nobody adopted are freed. */
 int nsv_engine_start(struct nsv_engine *e);
 /* Tells the thread to stop after its step, and waits. What runs stays committed in `seqs`. */

@@ -47,7 +47,7 @@ struct nsv_engine {
 	struct nsv_model_kv kv;
 	struct nsv_seqs seqs;
 	struct nsv_mailbox inbox, *outbox;
-	uint32_t max_requests;
+	uint32_t max_requests; /* records of the sequence table, perhaps more than info says */
 
 	/* The engine thread's. */
 	struct nsv_block_alloc alloc, host_alloc;
@@ -90,11 +90,15 @@ int nsv_engine_step(struct nsv_engine *e, struct nsv_err *err);
 /* Takes the results of what is under way, without more steps. */
 int nsv_engine_drain(struct nsv_engine *e, struct nsv_err *err);
 
-/* The regions, made or taken over: *keep_fd is -1 then. The host tier is always made. The model and
- * max_requests are set. */
+/* The regions, made or taken over: *keep_fd is -1 then. The host tier is always made. The model is
+ * set. */
 int nsv_engine_make_kv(
 	struct nsv_engine *e, const struct nsv_engine_config *c, int *keep_fd, struct nsv_err *err);
-int nsv_engine_make_seqs(struct nsv_engine *e, int *keep_fd, struct nsv_err *err);
+/* A table with sessions in it is taken over whatever its size, which max_requests then becomes. */
+int nsv_engine_make_seqs(
+	struct nsv_engine *e, const struct nsv_engine_config *c, int *keep_fd, struct nsv_err *err);
+/* The records of a table that was kept and has sessions, else 0. */
+uint32_t nsv_engine_kept_records(int keep_fd);
 
 /* The requests of an entry come in, from its first one on: records, slots, scheduler, answers. A
  * crash in between leaves the first of them in `seqs`, none of which has run. */

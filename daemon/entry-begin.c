@@ -9,16 +9,19 @@
 
 static bool has_place(struct nsv_server *s, uint32_t n)
 {
-	if (s->n_request + n > s->config->max_requests)
+	uint32_t most = nsv_engine_get_info(s->engine)->max_requests;
+
+	if (s->n_request + n > most)
 		nsv_session_collect_ends(s);
-	return s->n_request + n <= s->config->max_requests;
+	return s->n_request + n <= most;
 }
 
 static enum nsv_code no_place(struct nsv_session *se, struct nsv_job *job, uint32_t n)
 {
 	return nsv_fail(&job->err, NSV_E_LIMIT,
 		"the daemon has %u requests, and %u more are wanted: max_requests is %u",
-		se->server->n_request, n, se->server->config->max_requests);
+		se->server->n_request, n,
+		nsv_engine_get_info(se->server->engine)->max_requests);
 }
 
 /* May the n answers of an entry begin, whose first request is `job`? */

@@ -3,6 +3,7 @@
 #include <math.h>
 #include <sys/stat.h>
 
+#include "daemon/config.h"
 #include "daemon/engine_state.h"
 #include "daemon/log.h"
 #include "daemon/pool.h"
@@ -183,6 +184,50 @@ static int check_seqs(struct nsv_engine *e, const struct nsv_region *r, struct n
 	return nsv_seqs_open(&e->seqs, r->map, r->len, &geom, nsv_model_id(e->model), err);
 }
 
+/* A table as its own head says it is; nothing of it is believed yet but its length. */
+static int map_kept(int fd, struct nsv_region *ret_region, struct nsv_seqs *ret_seqs)
+{
+	struct nsv_seqs_head head;
+	struct nsv_err err;
+	size_t len;
+
+	if (fd < 0 || pread(fd, &head, sizeof(head), 0) != sizeof(head) ||
+		head.geom.n_seq > NSV_CONFIG_MAX_REQUESTS || nsv_seqs_len(&head.geom, &len) < 0)
+		return -EPROTO;
+	nsv_align_up(len, NSV_PAGE, &len);
+	int ret = nsv_region_adopt(ret_region, fd, len, false, &err);
+	if (ret == 0)
+		ret = nsv_seqs_open(
+			ret_seqs, ret_region->map, len, &head.geom, head.model_id, &err);
+	return ret;
+}
+
+uint32_t nsv_engine_kept_records(int keep_fd)
+{
+	struct nsv_region r = NSV_REGION_NONE;
+	struct nsv_seqs seqs;
+	uint32_t n = 0;
+
+	if (map_kept(keep_fd, &r, &seqs) == 0)
+		for (uint32_t i = 0; n == 0 && i < seqs.geom.n_session; i++)
+			if (nsv_seqs_get_session(&seqs, i).state)
+				n = seqs.geom.n_seq;
+	r.fd = -1; /* it is the caller's */
+	nsv_region_deinit(&r);
+	return n;
+}
+
+static int table_len(const struct nsv_engine *e, size_t *ret_len, struct nsv_err *err)
+{
+	struct nsv_seqs_geom geom = seqs_geom(e);
+	int ret = nsv_seqs_len(&geom, ret_len);
+
+	if (ret < 0)
+		return nsv_fail(err, ret, "a table of %u requests is impossible", geom.n_seq);
+	nsv_align_up(*ret_len, NSV_PAGE, ret_len);
+	return 0;
+}
+
 static int new_seqs(struct nsv_engine *e, struct nsv_err *err)
 {
 	struct nsv_seqs_geom geom = seqs_geom(e);
@@ -193,21 +238,30 @@ static int new_seqs(struct nsv_engine *e, struct nsv_err *err)
 	return ret;
 }
 
-int nsv_engine_make_seqs(struct nsv_engine *e, int *keep_fd, struct nsv_err *err)
+int nsv_engine_make_seqs(
+	struct nsv_engine *e, const struct nsv_engine_config *c, int *keep_fd, struct nsv_err *err)
 {
-	struct nsv_seqs_geom geom = seqs_geom(e);
-	size_t len;
-	int ret = nsv_seqs_len(&geom, &len);
+	uint32_t n_kept = nsv_engine_kept_records(*keep_fd);
 
-	if (ret < 0)
-		return nsv_fail(err, ret, "a table of %u requests is impossible", geom.n_seq);
-	nsv_align_up(len, NSV_PAGE, &e->info.seqs_len);
-	e->info.adopted_seqs = take_over(
-		e, &e->seqs_region, keep_fd, e->info.seqs_len, check_seqs, "the sequence table");
-	if (!e->info.adopted_seqs)
-		ret = new_seqs(e, err);
+	e->max_requests = n_kept ? n_kept : c->max_requests;
+	int ret = table_len(e, &e->info.seqs_len, err);
 	if (ret < 0)
 		return ret;
+	e->info.adopted_seqs = take_over(
+		e, &e->seqs_region, keep_fd, e->info.seqs_len, check_seqs, "the sequence table");
+	if (!e->info.adopted_seqs) {
+		e->max_requests = c->max_requests;
+		ret = table_len(e, &e->info.seqs_len, err);
+		if (ret == 0)
+			ret = new_seqs(e, err);
+	}
+	if (ret < 0)
+		return ret;
+	e->info.max_requests = (uint32_t)nsv_min(c->max_requests, e->max_requests);
+	if (e->info.max_requests < c->max_requests)
+		nsv_warning("max_requests is %u, not %u, as long as sessions of the daemon before "
+			    "are kept: their table has no more records",
+			e->info.max_requests, c->max_requests);
 	e->info.was_clean = nsv_seqs_head(&e->seqs)->clean;
 	nsv_seqs_begin(&e->seqs);
 	e->info.suspect = nsv_seqs_suspect(&e->seqs);

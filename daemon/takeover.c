@@ -1,6 +1,7 @@
 /* Sessions that another daemon served, taken over before the engine starts.
  *
- *     vaults -> each session checked against its record -> requests back into the engine
+ *     vaults -> each session checked against its record, its user against the policy of today
+ *            -> requests back into the engine
  *            -> outputs that were cut off ended -> next epoch, a bell -> entries taken again
  *
  * Indices come from the session's record. Entries from its sq_head on may have been taken before: an
@@ -50,10 +51,8 @@ static int build(struct nsv_session *se, const struct nsv_session_commit *c, str
 			fds[NSV_VAULT_UP], fds[NSV_VAULT_DOWN], c->sq_head, err);
 	if (ret < 0)
 		return ret;
-	uint64_t memory = se->ch.up_region.len + se->ch.down_region.len;
-	if (nsv_user_charge_session(&se->server->users, se->user, memory, err) != 0)
-		return -EDQUOT;
-	se->memory = memory;
+	se->memory = se->ch.up_region.len + se->ch.down_region.len;
+	nsv_user_keep_session(se->user, se->memory);
 	se->slots = calloc(c->geom.n_slot, sizeof(*se->slots));
 	return se->slots ? 0 : -ENOMEM;
 }
@@ -281,18 +280,17 @@ static const char *why_quarantined(
 	return NULL;
 }
 
-static int adopt_request(struct adoption *a, struct nsv_session *se, struct nsv_session_slot *slot,
-	uint32_t seq, const struct nsv_engine_kept *kept)
+/* code and why: it ends with these; NSV_E_OK: it goes on. */
+static int adopt_request(struct adoption *a, struct nsv_session *se, uint32_t seq,
+	const struct nsv_engine_kept *kept, enum nsv_code code, const char *why)
 {
 	struct nsv_engine *e = a->server->engine;
-	const char *why = why_quarantined(nsv_engine_get_info(e), kept);
-	struct nsv_err err;
-	struct nsv_job *job = nsv_user_charge_requests(&a->server->users, se->user, 1, &err) == 0
-				      ? calloc(1, sizeof(*job))
-				      : NULL;
+	struct nsv_session_slot *slot = &se->slots[kept->slot];
+	struct nsv_job *job = calloc(1, sizeof(*job));
 
 	if (!job)
 		return -ENOMEM;
+	nsv_user_keep_request(se->user);
 	nsv_job_init_msgs(job);
 	job->session = se;
 	job->ch = &se->ch;
@@ -304,32 +302,71 @@ static int adopt_request(struct adoption *a, struct nsv_session *se, struct nsv_
 	slot->phase = NSV_PHASE_LIVE;
 	a->server->n_request++;
 	a->n_request++;
-	if (!why)
+	if (code == NSV_E_OK)
 		return nsv_engine_adopt(e, job);
 	nsv_warning("request %llu of session %llu is ended: %s", (unsigned long long)job->id,
 		(unsigned long long)se->id, why);
-	return nsv_engine_quarantine(e, job);
+	return nsv_engine_adopt_end(e, job, code, code == NSV_E_CRASHED ? NULL : why);
+}
+
+/* May its user have a session still? 0, an nsv_code and a sentence, or -errno. */
+static int check_user(const struct nsv_session *se, struct nsv_err *err)
+{
+	struct ucred peer;
+	socklen_t len = sizeof(peer);
+
+	if (getsockopt(se->fd, SOL_SOCKET, SO_PEERCRED, &peer, &len) < 0)
+		return nsv_fail(err, -errno, "its credentials cannot be read");
+	return nsv_policy_check(&se->server->config->policy, se->fd, &peer, err);
 }
 
 /* Of several in one slot the last counts: the client used the slot again. */
-static void adopt_requests(struct adoption *a, struct nsv_session **sorted)
+static void find_last_of_slots(const struct adoption *a, struct nsv_session **sorted)
 {
-	struct nsv_engine *e = a->server->engine;
-	uint32_t n_seq = nsv_engine_get_seqs(e)->geom.n_seq;
+	const struct nsv_engine *e = a->server->engine;
 	struct nsv_engine_kept kept;
 	struct nsv_session *se;
 	struct nsv_session_slot *slot;
 
-	for (uint32_t i = 0; i < n_seq; i++)
+	for (uint32_t i = 0; i < nsv_engine_get_seqs(e)->geom.n_seq; i++)
 		if (nsv_engine_get_kept(e, i, &kept) && (slot = find_slot(a, sorted, &kept, &se)))
 			slot->id = nsv_max_u64(slot->id, kept.request_id);
-	for (uint32_t i = 0; i < n_seq; i++) {
+}
+
+/* The requests of all sessions (only NULL), or of one, whose code and sentence they then end with. */
+static void adopt_requests(struct adoption *a, struct nsv_session **sorted,
+	const struct nsv_session *only, enum nsv_code code, const char *text)
+{
+	struct nsv_engine *e = a->server->engine;
+	struct nsv_engine_kept kept;
+	struct nsv_session *se;
+	struct nsv_session_slot *slot;
+
+	for (uint32_t i = 0; i < nsv_engine_get_seqs(e)->geom.n_seq; i++) {
 		if (!nsv_engine_get_kept(e, i, &kept) ||
-			!(slot = find_slot(a, sorted, &kept, &se)) ||
+			!(slot = find_slot(a, sorted, &kept, &se)) || (only && se != only) ||
 			slot->id != kept.request_id || se->state != NSV_SESSION_OPEN)
 			continue;
-		if (adopt_request(a, se, slot, i, &kept) < 0)
+		const char *why = only ? text : why_quarantined(nsv_engine_get_info(e), &kept);
+		enum nsv_code end = only ? code : why ? NSV_E_CRASHED : NSV_E_OK;
+		if (adopt_request(a, se, i, &kept, end, why) < 0)
 			nsv_session_drop(se, "its requests cannot be taken over");
+	}
+}
+
+/* Who is not allowed any more is told so by its requests, and goes. */
+static void drop_unwelcome(struct adoption *a, struct nsv_session **sorted)
+{
+	struct nsv_err err;
+
+	for (uint32_t i = 0; i < a->n_session; i++) {
+		struct nsv_session *se = sorted[i];
+		int ret = check_user(se, &err);
+		if (ret == 0)
+			continue;
+		adopt_requests(a, sorted, se, ret > 0 ? (enum nsv_code)ret : NSV_E_DENIED, err.text);
+		nsv_bell_send(se->fd);
+		nsv_session_drop(se, err.text);
 	}
 }
 
@@ -340,7 +377,9 @@ static int adopt_all(struct adoption *a, struct nsv_passed *passed, struct nsv_e
 
 	if (!sorted)
 		return ret < 0 ? ret : -ENOMEM;
-	adopt_requests(a, sorted);
+	find_last_of_slots(a, sorted);
+	drop_unwelcome(a, sorted);
+	adopt_requests(a, sorted, NULL, NSV_E_OK, NULL);
 	free(sorted);
 	close_records(a);
 	for (struct nsv_session *se = a->server->sessions; se; se = se->next)

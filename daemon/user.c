@@ -66,6 +66,17 @@ int nsv_user_charge_session(
 	return ret;
 }
 
+void nsv_user_keep_session(struct nsv_user *user, uint64_t memory)
+{
+	user->sessions++;
+	user->memory += memory;
+}
+
+void nsv_user_keep_request(struct nsv_user *user)
+{
+	user->requests++;
+}
+
 void nsv_user_release_session(struct nsv_user *user, uint64_t memory)
 {
 	user->sessions--;

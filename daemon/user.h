@@ -32,6 +32,10 @@ void nsv_user_put(struct nsv_users *users, struct nsv_user *user);
 /* 0, or NSV_E_LIMIT and a sentence with the limit's name and value; nothing is charged then. */
 int nsv_user_charge_session(
 	const struct nsv_users *users, struct nsv_user *user, uint64_t memory, struct nsv_err *err);
+/* One that another daemon let in: counted in any case, so a limit that was lowered since keeps new
+ * ones out and ends nothing. Likewise a request. */
+void nsv_user_keep_session(struct nsv_user *user, uint64_t memory);
+void nsv_user_keep_request(struct nsv_user *user);
 void nsv_user_release_session(struct nsv_user *user, uint64_t memory);
 int nsv_user_charge_requests(
 	const struct nsv_users *users, struct nsv_user *user, uint32_t n, struct nsv_err *err);
