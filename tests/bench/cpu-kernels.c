@@ -243,12 +243,13 @@ static void attn_part(const struct nsv_part *part, void *arg)
 }
 
 struct point measure_attention(
-	struct nsv_team *team, const struct nsv_backend *b, uint32_t n_past, uint32_t n_query)
+	struct nsv_team *team, const struct nsv_backend *b, uint32_t kv_dtype, uint32_t n_past,
+	uint32_t n_query)
 {
 	uint32_t n_kv = n_past + n_query, n_block = (n_kv + 15) / 16;
-	size_t token_len = 192 * nsv_dtype_info(b->kv_dtype)->n_byte; /* of K or V */
+	size_t token_len = 192 * nsv_dtype_info(kv_dtype)->n_byte; /* of K or V */
 	int32_t *table = map(n_block * 4);
-	struct nsv_attn_shape shape = {9, 3, 64, 16, n_block, b->kv_dtype, 0, 0.125f, 0,
+	struct nsv_attn_shape shape = {9, 3, 64, 16, n_block, kv_dtype, 0, 0.125f, 0,
 		{16 * 192, 1, 16 * 64, 16}, {16 * 192, 64, 16 * 64, 1}};
 	struct nsv_attn_seq seq = {0, n_query, n_past, n_block, table};
 	struct nsv_attn_plan plan;

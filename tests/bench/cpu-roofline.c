@@ -5,15 +5,17 @@
 static const uint32_t rows[] = {1, 2, 4, 8, 16, 32, 64, 512};
 #define N_ROWS NSV_ARRAY_LEN(rows)
 
-enum { DECODE_ATTENTION, PREFILL_ATTENTION, N_ATTENTION };
-
+/* kv_dtype: of K and V. */
 static const struct {
 	const char *work;
-	uint32_t n_past, n_query;
-} attentions[N_ATTENTION] = {
-	{"attention alone, 1 after 8,191", 8191, 1},
-	{"attention alone, 512 after 1,536", 1536, 512},
+	uint32_t kv_dtype, n_past, n_query;
+} attentions[] = {
+	{"attention alone, 1 after 8,191", NSV_F16, 8191, 1},
+	{"the same over fp32 K and V, 1", NSV_F32, 8191, 1},
+	{"attention alone, 512 after 1,536", NSV_F16, 1536, 512},
+	{"the same over fp32 K and V, 512", NSV_F32, 1536, 512},
 };
+#define N_ATTENTION NSV_ARRAY_LEN(attentions)
 
 static double allowed(const struct limits *l, double top, double ops_byte)
 {
@@ -117,7 +119,7 @@ void report_kernels(struct nsv_report *r, uint32_t n_thread, struct limits *ret)
 	add_products(r, ret, products);
 	for (size_t i = 0; i < N_ATTENTION; i++) {
 		attention[i] = measure_attention(
-			team, b, attentions[i].n_past, attentions[i].n_query);
+			team, b, attentions[i].kv_dtype, attentions[i].n_past, attentions[i].n_query);
 		add(r, attentions[i].work, attention[i].ops_s,
 			allowed(ret, ret->fma, attention[i].ops_byte), 0);
 	}

@@ -25,7 +25,8 @@ void measure_limits(struct nsv_team *team, struct limits *ret);
 void measure_products(struct nsv_team *team, const struct nsv_backend *b, const uint32_t *rows,
 	size_t n, struct point *ret);
 struct point measure_attention(
-	struct nsv_team *team, const struct nsv_backend *b, uint32_t n_past, uint32_t n_query);
+	struct nsv_team *team, const struct nsv_backend *b, uint32_t kv_dtype, uint32_t n_past,
+	uint32_t n_query);
 
 /* Measures the kernels, reports them and draws build/bench/cpu.svg. */
 void report_kernels(struct nsv_report *r, uint32_t n_thread, struct limits *ret);
