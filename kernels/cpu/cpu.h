@@ -42,6 +42,7 @@ const struct nsv_cpu_row *nsv_cpu_rows(size_t *ret_n);
 /* The kernels of one instruction set: the functions that <op>-<isa>.c define. */
 struct nsv_cpu_weight;
 struct nsv_cpu_acts;
+struct nsv_cpu_mat_run;
 
 #define NSV_CPU_DECLARE_MATMUL(isa) \
 	void nsv_cpu_acts_set_##isa(const struct nsv_part *part, void *acts, const float *x, \
@@ -82,5 +83,7 @@ NSV_CPU_DECLARE_MATMUL(dotprod)
 /* What AMX does better than AVX-512. */
 void nsv_cpu_matmul_amx(const struct nsv_part *part, float *out, size_t ld_out, const void *weight,
 	const void *acts, uint32_t n_row);
+/* A matrix of bf16; rows in whole tiles of h. */
+void nsv_cpu_bf16_amx(const struct nsv_cpu_mat_run *run, uint32_t h);
 
 #endif

@@ -22,7 +22,8 @@
 /* The processor's tiles are of use only if the kernel lets us have them. */
 static bool has_amx(const struct nsv_cpuid *id)
 {
-	return id->avx512_vnni && id->amx_int8 && nsv_cpu_ask_tiles() == 0;
+	return id->avx512_vnni && id->avx512_bf16 && id->amx_int8 && id->amx_bf16 &&
+		nsv_cpu_ask_tiles() == 0;
 }
 
 static bool has_avx512_vnni(const struct nsv_cpuid *id)
@@ -195,8 +196,9 @@ static void cpu_attention(const struct nsv_part *part, const struct nsv_attn_cal
 
 const struct nsv_backend nsv_cpu_backend = {
 	.name = "cpu",
-	/* "cpu", 1: the orders of matmul-impl.h, attention-impl.h, ops-impl.h. */
-	.numerics = 0x63707501,
+	/* "cpu", 2: the orders of matmul-impl.h and matmul-bf16-impl.h, attention-impl.h,
+	 * ops-impl.h. */
+	.numerics = 0x63707502,
 	.k_dim_major = true,
 	.kv_dtype = NSV_F16,
 	.probe = cpu_probe,

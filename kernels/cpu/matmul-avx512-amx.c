@@ -1,7 +1,8 @@
 /* Products of many rows on AMX tiles. A tile product is 16 rows of activations by 16 of weights
  * over one block of 32 inputs: exact integers, the same as vpdpbusd's, which then meet the scales
  * in the order of matmul-impl.h. So the bits are those of the other rows of the table, and what
- * has few rows, or weights in floats, goes to the AVX-512 row.
+ * has few rows, or weights in fp32 or fp16, goes to the AVX-512 row; bf16 to
+ * matmul-avx512-amx-bf16.c.
  *
  * The q of a panel are unpacked once for all rows, as q - zero, a span of blocks at a time; sums
  * wait between spans in the output. While the vectors work on the sums of one block, the tiles
@@ -26,29 +27,16 @@
 #define T_Q0 4
 #define T_Q1 5
 
-/* What the processor reads: a row of bytes and of rows for each of 16 registers. */
-struct tile_config {
-	uint8_t palette, start_row, zero[14];
-	uint16_t n_byte[16];
-	uint8_t n_row[16];
-};
-
-static void set_tile(struct tile_config *c, uint32_t t, uint32_t n_row, uint32_t n_byte)
-{
-	c->n_row[t] = (uint8_t)n_row;
-	c->n_byte[t] = (uint16_t)n_byte;
-}
-
 /* For h rows of activations, `inputs` inputs a product. */
 static void configure(uint32_t h, uint32_t inputs)
 {
-	alignas(64) struct tile_config c = {.palette = 1};
-	set_tile(&c, T_SUM0, h, 64);
-	set_tile(&c, T_SUM1, h, 64);
-	set_tile(&c, T_X0, h, inputs);
-	set_tile(&c, T_X1, h, inputs);
-	set_tile(&c, T_Q0, inputs / 4, 64);
-	set_tile(&c, T_Q1, inputs / 4, 64);
+	alignas(64) struct nsv_cpu_tile_config c = {.palette = 1};
+	nsv_cpu_tile_set(&c, T_SUM0, h, 64);
+	nsv_cpu_tile_set(&c, T_SUM1, h, 64);
+	nsv_cpu_tile_set(&c, T_X0, h, inputs);
+	nsv_cpu_tile_set(&c, T_X1, h, inputs);
+	nsv_cpu_tile_set(&c, T_Q0, inputs / 4, 64);
+	nsv_cpu_tile_set(&c, T_Q1, inputs / 4, 64);
 	_tile_loadconfig(&c);
 }
 
@@ -244,18 +232,34 @@ static void run_panel(const struct run *run, const struct nsv_cpu_mat *mat, cons
 	}
 }
 
+static size_t columns_before(const struct nsv_cpu_weight *w, uint32_t i)
+{
+	size_t n = 0;
+	for (uint32_t j = 0; j < i; j++)
+		n += w->mats[j].n_out;
+	return n;
+}
+
 /* Panels begin .. end - 1 of matrix i, numbered within it. */
 static void run_mat(const struct run *run, uint32_t i, size_t begin, size_t end)
 {
 	const struct nsv_cpu_mat *mat = &run->w->mats[i];
-	float *out = run->out;
-	for (uint32_t j = 0; j < i; j++)
-		out += run->w->mats[j].n_out;
+	float *out = run->out + columns_before(run->w, i);
 	configure(run->h, mat->form == NSV_CPU_Q6_K ? NSV_CPU_BLOCK / 2 : NSV_CPU_BLOCK);
 	for (size_t p = begin; p < end; p++)
 		run_panel(run, mat, (const uint8_t *)run->w + mat->off + p * mat->panel_len,
 			out + p * NSV_CPU_PANEL,
 			(uint32_t)nsv_min(mat->n_out - p * NSV_CPU_PANEL, NSV_CPU_PANEL));
+}
+
+static void run_bf16(const struct run *run, uint32_t i, size_t begin, size_t end)
+{
+	const struct nsv_cpu_mat *mat = &run->w->mats[i];
+	const struct nsv_cpu_mat_run bf16 = {.mat = mat, .panels = (const uint8_t *)run->w + mat->off,
+		.acts = run->acts, .out = run->out + columns_before(run->w, i),
+		.ld_out = run->ld_out, .begin = begin, .end = end, .row0 = run->row0,
+		.row_end = run->row_end, .n_in = run->w->n_in};
+	nsv_cpu_bf16_amx(&bf16, run->h);
 }
 
 /* Rows row0 .. row_end - 1 of n_row against panels begin .. end - 1 of all. */
@@ -269,6 +273,8 @@ static void run_rows(const struct run *run, size_t begin, size_t end, size_t n_r
 			continue;
 		if (w->mats[i].form < NSV_CPU_F32 && run->h >= MIN_ROWS)
 			run_mat(run, i, from - w->mats[i].panel0, to - w->mats[i].panel0);
+		else if (w->mats[i].form == NSV_CPU_BF16 && run->h >= MIN_ROWS)
+			run_bf16(run, i, from - w->mats[i].panel0, to - w->mats[i].panel0);
 		else
 			nsv_cpu_panels_avx512(w, run->acts, run->out, run->ld_out, from, to,
 				run->row0, run->row_end, n_row);

@@ -18,9 +18,9 @@
 #include "kernels/backend.h"
 #include "kernels/cpu/block.h"
 #include "kernels/cpu/cpu.h"
+#include "kernels/cpu/matmul-bf16-impl.h"
 
 #define ACTS_CACHED (512u * 1024u) /* bytes of activations that stay in cache while panels pass */
-#define AHEAD 4096u /* bytes that the first pass over a panel asks for in advance */
 
 /* ---- Activations ------------------------------------------------------------------------ */
 
@@ -163,7 +163,7 @@ ALWAYS_INLINE vf load_float(const uint8_t *p, size_t i, uint32_t form)
 {
 	if (form == NSV_CPU_F32)
 		return vf_load((const float *)(const void *)p + i * VF_N);
-	return form == NSV_CPU_F16 ? vf_load_f16(p + i * VF_N * 2) : vf_load_bf16(p + i * VF_N * 2);
+	return vf_load_f16(p + i * VF_N * 2);
 }
 
 ALWAYS_INLINE void float_rows(const struct job *job, uint32_t rows, uint32_t form)
@@ -223,7 +223,6 @@ FORM(NSV_CPU_Q3_K)
 FORM(NSV_CPU_Q6_K)
 FORM(NSV_CPU_F32)
 FORM(NSV_CPU_F16)
-FORM(NSV_CPU_BF16)
 #undef FORM
 
 typedef void rows_fn(const struct job *job, uint32_t rows);
@@ -243,7 +242,6 @@ static rows_fn *const rows_fns[] = {
 	[NSV_CPU_Q6_K] = rows_NSV_CPU_Q6_K,
 	[NSV_CPU_F32] = rows_NSV_CPU_F32,
 	[NSV_CPU_F16] = rows_NSV_CPU_F16,
-	[NSV_CPU_BF16] = rows_NSV_CPU_BF16,
 };
 
 /* One panel against the h rows of a tile, in runs of powers of two. */
@@ -282,30 +280,37 @@ static void run_panel(const struct job *panel, rows_fn *fn, const struct nsv_cpu
 	}
 }
 
-static uint32_t mat_of(const struct nsv_cpu_weight *w, size_t panel)
+static void run_mat(const struct nsv_cpu_mat_run *run, size_t n_row)
 {
-	uint32_t i = 0;
-	while (i + 1 < w->n_mat && panel >= w->mats[i + 1].panel0)
-		i++;
-	return i;
+	struct job job = {.ld = run->acts->ld, .n_in = run->n_in, .ld_out = run->ld_out};
+	for (size_t p = run->begin; p < run->end; p++) {
+		job.panel = run->panels + p * run->mat->panel_len;
+		job.n_lane =
+			(uint32_t)nsv_min(run->mat->n_out - p * NSV_CPU_PANEL, NSV_CPU_PANEL);
+		job.out = run->out + p * NSV_CPU_PANEL;
+		run_panel(&job, rows_fns[run->mat->form], run->acts, run->row0, run->row_end,
+			n_row);
+	}
 }
 
 void FN(panels)(const struct nsv_cpu_weight *w, const struct nsv_cpu_acts *acts, float *out,
 	size_t ld_out, size_t begin, size_t end, size_t row0, size_t row_end, size_t n_row)
 {
-	struct job job = {.ld = acts->ld, .n_in = w->n_in, .ld_out = ld_out};
-	size_t out0 = 0;
-	for (uint32_t i = 0, of = mat_of(w, begin); i < of; i++)
-		out0 += w->mats[i].n_out;
-	for (size_t p = begin; p < end; p++) {
-		const struct nsv_cpu_mat *mat = &w->mats[mat_of(w, p)];
-		size_t at = p - mat->panel0;
-		if (at == 0 && p > begin)
-			out0 += mat[-1].n_out;
-		job.panel = (const uint8_t *)w + mat->off + at * mat->panel_len;
-		job.n_lane = (uint32_t)nsv_min(mat->n_out - at * NSV_CPU_PANEL, NSV_CPU_PANEL);
-		job.out = out + out0 + at * NSV_CPU_PANEL;
-		run_panel(&job, rows_fns[mat->form], acts, row0, row_end, n_row);
+	struct nsv_cpu_mat_run run = {.acts = acts, .out = out, .ld_out = ld_out, .row0 = row0,
+		.row_end = row_end, .n_in = w->n_in};
+	for (uint32_t i = 0; i < w->n_mat; run.out += w->mats[i++].n_out) {
+		size_t first = w->mats[i].panel0;
+		size_t next = i + 1 < w->n_mat ? w->mats[i + 1].panel0 : w->n_panel;
+		if (begin >= next || end <= first)
+			continue;
+		run.mat = &w->mats[i];
+		run.panels = (const uint8_t *)w + run.mat->off;
+		run.begin = nsv_max(begin, first) - first;
+		run.end = nsv_min(end, next) - first;
+		if (run.mat->form == NSV_CPU_BF16)
+			run_bf16(&run);
+		else
+			run_mat(&run, n_row);
 	}
 }
 

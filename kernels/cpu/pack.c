@@ -209,6 +209,8 @@ static size_t panel_len(uint32_t form, uint32_t n_in)
 {
 	if (form < NSV_CPU_F32)
 		return nsv_cpu_block_at(form, n_in / NSV_CPU_BLOCK) - nsv_cpu_head_len(form);
+	if (form == NSV_CPU_BF16)
+		return nsv_cpu_n_block(n_in) * NSV_CPU_BF16_LEN;
 	return (size_t)n_in * NSV_CPU_PANEL * (form == NSV_CPU_F32 ? 4 : 2);
 }
 
@@ -367,10 +369,10 @@ static void pack_quant_row(const struct nsv_matrix *m, const struct nsv_cpu_mat 
 static void pack_float_row(
 	const struct nsv_matrix *m, const void *row, uint32_t lane, uint8_t *panel)
 {
-	size_t elem = m->dtype == NSV_F32 ? 4 : 2;
+	size_t elem = m->dtype == NSV_F32 ? 4 : 2, side = m->dtype == NSV_BF16 ? 2 : 1;
 	for (size_t i = 0; i < m->n_in; i++)
-		memcpy(panel + (i * NSV_CPU_PANEL + lane) * elem, (const char *)row + i * elem,
-			elem);
+		memcpy(panel + ((i / side * NSV_CPU_PANEL + lane) * side + i % side) * elem,
+			(const char *)row + i * elem, elem);
 }
 
 static void pack_panel(const struct nsv_matrix *m, const struct nsv_cpu_mat *mat, size_t panel,

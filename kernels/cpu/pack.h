@@ -23,8 +23,9 @@
  * of Q2_K and Q3_K q - zero times its half's scale, which fits 8 bits (of Q3_K with the signs of d
  * and scale turned, so that -4 * -32 does too, + 128): so the whole block has one d.
  *
- * Float weights: a panel is (n_in, 16), in the type they are stored in. A matrix is padded with
- * zero rows to whole panels.
+ * Float weights: a panel is (n_in, 16), in the type they are stored in; bf16: whole blocks of
+ * (16 pairs of inputs, 16 rows, 2), what tdpbf16ps multiplies. A matrix is padded with zero rows to
+ * whole panels.
  *
  * Activations: tiles of 16 rows (the last of what is left, h), each row quantised in blocks of 32
  * to d * q, |q| <= 127; and a reference to the floats they came from, which float weights read.
@@ -85,6 +86,16 @@ struct nsv_cpu_acts {
 	size_t ld;
 	uint64_t pad[6];
 	uint8_t tiles[];
+};
+
+/* Panels begin .. end - 1 of a matrix, numbered within it, against rows row0 .. row_end - 1. */
+struct nsv_cpu_mat_run {
+	const struct nsv_cpu_mat *mat;
+	const uint8_t *panels; /* the first of the matrix */
+	const struct nsv_cpu_acts *acts;
+	float *out; /* the matrix's first column of the first row */
+	size_t ld_out, begin, end, row0, row_end;
+	uint32_t n_in;
 };
 
 /* 32 weights of a quantised row: w = d * scale[i / 16] * value(q[i]) + m * min[i / 16]. */
@@ -200,6 +211,9 @@ static inline size_t nsv_cpu_n_block(uint32_t n_in)
 {
 	return (n_in + NSV_CPU_BLOCK - 1) / NSV_CPU_BLOCK;
 }
+
+/* Bytes of a block of bf16. */
+#define NSV_CPU_BF16_LEN (NSV_CPU_BLOCK * NSV_CPU_PANEL * 2u)
 
 /* Bytes of a row of acts; a tile of h rows is h times that. */
 static inline size_t nsv_cpu_acts_row_len(uint32_t n_in)

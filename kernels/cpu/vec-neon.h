@@ -94,6 +94,51 @@ ALWAYS_INLINE vf vf_load_bf16(const void *p)
 #undef AT
 }
 
+ALWAYS_INLINE vf vf_load_first(const void *p)
+{
+	const uint8_t *b = p;
+#define AT(i) vreinterpretq_f32_u32(vshlq_n_u32(vreinterpretq_u32_u8(vld1q_u8(b + (i) * 16)), 16))
+	return VF_4(AT);
+#undef AT
+}
+
+ALWAYS_INLINE vf vf_load_second(const void *p)
+{
+	const uint8_t *b = p;
+	const uint32x4_t high = vdupq_n_u32(0xffff0000u);
+#define AT(i) vreinterpretq_f32_u32(vandq_u32(vreinterpretq_u32_u8(vld1q_u8(b + (i) * 16)), high))
+	return VF_4(AT);
+#undef AT
+}
+
+ALWAYS_INLINE float32x4_t round_bf16_4(float32x4_t a)
+{
+	uint32x4_t b = vreinterpretq_u32_f32(a);
+	uint32x4_t odd = vandq_u32(vshrq_n_u32(b, 16), vdupq_n_u32(1));
+	uint32x4_t r = vaddq_u32(b, vaddq_u32(odd, vdupq_n_u32(0x7fff)));
+	r = vandq_u32(r, vdupq_n_u32(0xffff0000u));
+	return vbslq_f32(vceqq_f32(a, a), vreinterpretq_f32_u32(r), a);
+}
+
+ALWAYS_INLINE vf vf_round_bf16(vf a)
+{
+	return (vf){{round_bf16_4(a.v[0]), round_bf16_4(a.v[1]), round_bf16_4(a.v[2]),
+		round_bf16_4(a.v[3])}};
+}
+
+ALWAYS_INLINE uint64_t vf_flush_begin(void)
+{
+	uint64_t old;
+	__asm__ volatile("mrs %0, fpcr" : "=r"(old));
+	__asm__ volatile("msr fpcr, %0" : : "r"(old | 1u << 24) : "memory");
+	return old;
+}
+
+ALWAYS_INLINE void vf_flush_end(uint64_t old)
+{
+	__asm__ volatile("msr fpcr, %0" : : "r"(old) : "memory");
+}
+
 ALWAYS_INLINE vf vf_load_s8(const void *p)
 {
 	int8x16_t b = vld1q_s8(p);

@@ -89,6 +89,29 @@ ALWAYS_INLINE vf vf_load_bf16(const void *p)
 		_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256(p)), 16));
 }
 
+/* The first, or the second, of sixteen pairs of bf16. */
+ALWAYS_INLINE vf vf_load_first(const void *p)
+{
+	return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_loadu_si512(p), 16));
+}
+
+ALWAYS_INLINE vf vf_load_second(const void *p)
+{
+	return _mm512_castsi512_ps(_mm512_and_si512(
+		_mm512_loadu_si512(p), _mm512_set1_epi32((int)0xffff0000u)));
+}
+
+/* To what bf16 can hold, the nearest, ties to even; a NaN stays one. */
+ALWAYS_INLINE vf vf_round_bf16(vf a)
+{
+	__m512i b = _mm512_castps_si512(a);
+	__m512i odd = _mm512_and_si512(_mm512_srli_epi32(b, 16), _mm512_set1_epi32(1));
+	__m512i r = _mm512_add_epi32(b, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
+	r = _mm512_and_si512(r, _mm512_set1_epi32((int)0xffff0000u));
+	return _mm512_mask_mov_ps(
+		_mm512_castsi512_ps(r), _mm512_cmp_ps_mask(a, a, _CMP_UNORD_Q), a);
+}
+
 /* Sixteen signed bytes. */
 ALWAYS_INLINE vf vf_load_s8(const void *p)
 {
@@ -255,6 +278,35 @@ ALWAYS_INLINE vf vf_load_bf16(const void *p)
 	__m256i hi = _mm256_cvtepu16_epi32(_mm_loadu_si128(q + 1));
 	return (vf){_mm256_castsi256_ps(_mm256_slli_epi32(lo, 16)),
 		_mm256_castsi256_ps(_mm256_slli_epi32(hi, 16))};
+}
+
+ALWAYS_INLINE vf vf_load_first(const void *p)
+{
+	const __m256i *q = p;
+	return (vf){_mm256_castsi256_ps(_mm256_slli_epi32(_mm256_loadu_si256(q), 16)),
+		_mm256_castsi256_ps(_mm256_slli_epi32(_mm256_loadu_si256(q + 1), 16))};
+}
+
+ALWAYS_INLINE vf vf_load_second(const void *p)
+{
+	const __m256 high = _mm256_castsi256_ps(_mm256_set1_epi32((int)0xffff0000u));
+	const float *q = p;
+	return (vf){_mm256_and_ps(_mm256_loadu_ps(q), high),
+		_mm256_and_ps(_mm256_loadu_ps(q + 8), high)};
+}
+
+ALWAYS_INLINE __m256 round_bf16_8(__m256 a)
+{
+	__m256i b = _mm256_castps_si256(a);
+	__m256i odd = _mm256_and_si256(_mm256_srli_epi32(b, 16), _mm256_set1_epi32(1));
+	__m256i r = _mm256_add_epi32(b, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff)));
+	r = _mm256_and_si256(r, _mm256_set1_epi32((int)0xffff0000u));
+	return _mm256_blendv_ps(_mm256_castsi256_ps(r), a, _mm256_cmp_ps(a, a, _CMP_UNORD_Q));
+}
+
+ALWAYS_INLINE vf vf_round_bf16(vf a)
+{
+	return (vf){round_bf16_8(a.lo), round_bf16_8(a.hi)};
 }
 
 ALWAYS_INLINE vf vf_load_s8(const void *p)
@@ -432,6 +484,21 @@ ALWAYS_INLINE vf vf_load_bf16(const void *p)
 	VF_EACH(nsv_load_elem(NSV_BF16, p, i));
 }
 
+ALWAYS_INLINE vf vf_load_first(const void *p)
+{
+	VF_EACH(nsv_load_elem(NSV_BF16, p, 2 * i));
+}
+
+ALWAYS_INLINE vf vf_load_second(const void *p)
+{
+	VF_EACH(nsv_load_elem(NSV_BF16, p, 2 * i + 1));
+}
+
+ALWAYS_INLINE vf vf_round_bf16(vf a)
+{
+	VF_EACH(nsv_bf16_f32(nsv_f32_bf16(a.f[i])));
+}
+
 ALWAYS_INLINE vf vf_load_s8(const void *p)
 {
 	VF_EACH((float)((const int8_t *)p)[i]);
@@ -542,6 +609,54 @@ ALWAYS_INLINE float vf_sum(vf a)
 		for (uint32_t i = 0; i < n; i++)
 			a.f[i] += a.f[i + n];
 	return a.f[0];
+}
+
+#endif
+
+/* Between vf_flush_begin and vf_flush_end numbers below the normal ones count as zeros, what is
+ * read as what is computed, as AMX takes them. Plain C has no such mode: there vf_flush does it, to
+ * all that an operation reads and to what it computes. Who calls these does the arithmetic in a
+ * function that is not inlined: compilers know nothing of the mode. */
+#if defined(__AVX2__)
+
+ALWAYS_INLINE uint64_t vf_flush_begin(void)
+{
+	uint32_t old = _mm_getcsr();
+	_mm_setcsr(old | 0x8040u);
+	return old;
+}
+
+ALWAYS_INLINE void vf_flush_end(uint64_t old)
+{
+	_mm_setcsr((uint32_t)old);
+}
+
+#elif !defined(VEC_NEON)
+
+ALWAYS_INLINE uint64_t vf_flush_begin(void)
+{
+	return 0;
+}
+
+ALWAYS_INLINE void vf_flush_end(uint64_t old)
+{
+	(void)old;
+}
+
+#endif
+
+#if defined(__AVX2__) || defined(VEC_NEON)
+
+ALWAYS_INLINE vf vf_flush(vf a)
+{
+	return a;
+}
+
+#else
+
+ALWAYS_INLINE vf vf_flush(vf a)
+{
+	VF_EACH(fabsf(a.f[i]) < 0x1p-126f ? copysignf(0, a.f[i]) : a.f[i]);
 }
 
 #endif
