@@ -12,8 +12,8 @@
 
 using namespace nsv;
 
-static_assert(
-	NSV_CUDA_SHARED_KEYS == TILE << CHUNK_LEVELS && CHUNKS_A_SIZE % (1 << CHUNK_LEVELS) == 0,
+static_assert(NSV_CUDA_SHARED_KEYS == STEP_KEYS << CHUNK_LEVELS &&
+		      CHUNKS_A_SIZE % (1 << CHUNK_LEVELS) == 0,
 	"the largest chunk: all chunks end where it may begin");
 
 static constexpr float LOG2E = 1.44269504f;
@@ -28,7 +28,7 @@ struct decode_line {
 	run_start *starts;
 	piece *firsts;
 	int32_t *cuts;
-	uint32_t *arrived;
+	split_state *splits;
 	int64_t *ends;
 };
 
@@ -100,7 +100,7 @@ static enum nsv_cuda_path choose_path(const struct nsv_attn_shape *shape)
 	return fits ? NSV_CUDA_PATH_TENSOR : NSV_CUDA_PATH_GENERIC;
 }
 
-enum line_part { STARTS, FIRSTS, CUTS, ARRIVED, ENDS, N_LINE_PART };
+enum line_part { STARTS, FIRSTS, CUTS, SPLITS, ENDS, N_LINE_PART };
 enum part { TICKET = 2 * N_LINE_PART, PREFILL_ENDS, PARTIALS, SHARED_ROWS, N_PART };
 
 static void size_line(const decode_line &line, uint32_t max_seq, size_t len[N_LINE_PART])
@@ -109,7 +109,7 @@ static void size_line(const decode_line &line, uint32_t max_seq, size_t len[N_LI
 	len[STARTS] = n_block ? (n_block + 1) * sizeof(run_start) : 0;
 	len[FIRSTS] = n_block * sizeof(piece);
 	len[CUTS] = n_block * sizeof(int32_t);
-	len[ARRIVED] = n_block * sizeof(uint32_t);
+	len[SPLITS] = n_block * sizeof(split_state);
 	len[ENDS] = max_seq * sizeof(int64_t);
 }
 
@@ -154,7 +154,7 @@ static void place_line(decode_line *line, char *memory, const size_t off[N_LINE_
 	line->starts = (run_start *)(memory + off[STARTS]);
 	line->firsts = (piece *)(memory + off[FIRSTS]);
 	line->cuts = (int32_t *)(memory + off[CUTS]);
-	line->arrived = (uint32_t *)(memory + off[ARRIVED]);
+	line->splits = (split_state *)(memory + off[SPLITS]);
 	line->ends = (int64_t *)(memory + off[ENDS]);
 }
 
@@ -424,7 +424,7 @@ static int run_line(const decode_line &line, const struct nsv_cuda_seq *seqs, de
 	args.seqs = seqs;
 	args.starts = line.starts;
 	args.firsts = line.firsts;
-	args.arrived = line.arrived;
+	args.splits = line.splits;
 	args.slot_len = line.slot_len;
 	return decode_launch(line.config, args, line.n_block, early, stream);
 }

@@ -4,16 +4,16 @@
  * (query row, head of the group) x the keys of one KV head.
  *
  *     producer warp   block table -> boxes of K and V -> ring of slots (64 keys each, swizzled)
- *     4 consumer      S = Q K^T, 16 keys a warp | row maxima through shared memory |
+ *     4 consumer      S = Q K^T, 16 keys of a tile a warp | row maxima through shared memory |
  *     warps           P to shared memory | O += P V, a quarter of the dims a warp
  *
  *     slot: panels of 64 dims; a row is 128 bytes, its 16-byte pieces at piece ^ (row % 8)
- *     ring: K0 V0 K1 V1 ..., each slot with a full and an empty barrier
+ *     ring: K0 K1 V0 V1 | K2 K3 V2 V3 ... by steps, each slot with a full and an empty barrier
  *
  * Chunks are folded in order (order.cuh). A run that holds an item from its first tile folds as it
- * goes; one that enters an item in the middle leaves a partial a chunk; the run that arrives last
- * at an item folds its partials and writes the rows. Integer counters only; no order depends on
- * who comes when.
+ * goes; one that enters an item in the middle leaves a partial a chunk; once all of an item's runs
+ * have arrived its partials are folded (decode_merge.cuh). Integer counters only; no order depends
+ * on who comes when, and nobody waits for anyone without end.
  *
  * Floor: 2 * n_kv * n_kv_head * head_dim * 2 bytes a sequence at the device's read rate; products
  * are 4 * 16 / group times what is needed and still a third of what the units do in that time. */
@@ -24,6 +24,8 @@
 
 namespace nsv
 {
+
+constexpr int MAX_LOOKS = 64; /* for the other runs of an item, once ours is over */
 
 /* Running values of a thread: rows lane/4 and lane/4 + 8 of each row tile, its warp's dims. */
 template <int D, int MT> struct accum {
@@ -121,7 +123,7 @@ template <typename E, int D, int MT> struct consumer {
 	/* S of this warp's 16 keys. */
 	__device__ __forceinline__ void scores(float s[MT][2][4])
 	{
-		constexpr int batch = 8; /* k16 slices whose fragments are in flight together */
+		constexpr int batch = MT == 1 ? 8 : 4; /* slices whose fragments are under way */
 		uint32_t k_slot = smem.slot(ring.i);
 		uint32_t row = warp * 16 + (lane & 7) + (lane >> 4 << 3), half = lane >> 3 & 1;
 #pragma unroll
@@ -161,6 +163,16 @@ template <typename E, int D, int MT> struct consumer {
 				s[mt][e / 4][e % 4] = args.score.prepared(s[mt][e / 4][e % 4]);
 	}
 
+	/* The scores of keys that no row sees. */
+	__device__ __forceinline__ void no_scores(float s[MT][2][4])
+	{
+#pragma unroll
+		for (int mt = 0; mt < MT; mt++)
+#pragma unroll
+			for (int e = 0; e < 8; e++)
+				s[mt][e / 4][e % 4] = -INFINITY;
+	}
+
 	/* Position of the query of a row, and what it sees. */
 	__device__ __forceinline__ tile_range row_keys(int mt, int half) const
 	{
@@ -193,14 +205,16 @@ template <typename E, int D, int MT> struct consumer {
 	}
 
 	/* Leaves this warp's maxima where the others find them. */
-	__device__ __forceinline__ void put_maxima(float s[MT][2][4])
+	__device__ __forceinline__ void put_maxima(float s[STEP_TILES][MT][2][4])
 	{
 #pragma unroll
 		for (int mt = 0; mt < MT; mt++)
 #pragma unroll
 			for (int half = 0; half < 2; half++) {
-				float x = fmaxf(fmaxf(s[mt][0][half * 2], s[mt][0][half * 2 + 1]),
-					fmaxf(s[mt][1][half * 2], s[mt][1][half * 2 + 1]));
+				float x = -INFINITY;
+#pragma unroll
+				for (int i = 0; i < STEP_TILES * 4; i++)
+					x = fmaxf(x, s[i / 4][mt][i / 2 % 2][half * 2 + i % 2]);
 				x = fmaxf(x, __shfl_xor_sync(~0u, x, 1));
 				x = fmaxf(x, __shfl_xor_sync(~0u, x, 2));
 				uint32_t row = mt * 16 + half * 8 + (lane >> 2);
@@ -218,7 +232,7 @@ template <typename E, int D, int MT> struct consumer {
 	}
 
 	/* New references from all maxima; P of this warp's keys to shared memory. */
-	__device__ __forceinline__ void weights(float s[MT][2][4])
+	__device__ __forceinline__ void weights(float s[STEP_TILES][MT][2][4])
 	{
 #pragma unroll
 		for (int mt = 0; mt < MT; mt++) {
@@ -231,11 +245,12 @@ template <typename E, int D, int MT> struct consumer {
 				acc.m[mt][half] = m;
 				uint32_t row = mt * 16 + half * 8 + (lane >> 2);
 #pragma unroll
-				for (int j = 0; j < 2; j++) {
-					uint32_t w = elem<E>::pack(
-						args.score.weight(s[mt][j][half * 2], m),
-						args.score.weight(s[mt][j][half * 2 + 1], m));
-					uint32_t at = smem.p(parity) + swizzle(row, warp * 2 + j) +
+				for (int i = 0; i < STEP_TILES * 2; i++) {
+					const float *x = &s[i / 2][mt][i % 2][half * 2];
+					uint32_t w = elem<E>::pack(args.score.weight(x[0], m),
+						args.score.weight(x[1], m));
+					uint32_t at = smem.p(parity, i / 2) +
+						      swizzle(row, warp * 2 + i % 2) +
 						      (lane & 3) * 4;
 					st_shared(at, __uint_as_float(w));
 				}
@@ -261,8 +276,8 @@ template <typename E, int D, int MT> struct consumer {
 		named_barrier(CONSUMERS, N_CONSUMER);
 	}
 
-	/* O += P V and l += P 1 on this warp's dims. */
-	__device__ __forceinline__ void products()
+	/* O += P V and l += P 1 of tile i of a step, on this warp's dims. */
+	__device__ __forceinline__ void products(int i)
 	{
 		uint32_t v_slot = smem.slot(ring.i), ones = elem<E>::ones;
 #pragma unroll
@@ -270,8 +285,9 @@ template <typename E, int D, int MT> struct consumer {
 			uint32_t a[MT][4], b[C::n_frag / 2][4];
 #pragma unroll
 			for (int mt = 0; mt < MT; mt++)
-				ldmatrix_x4(a[mt], smem.p(parity) + swizzle(mt * 16 + (lane & 15),
-									    ks * 2 + (lane >> 4)));
+				ldmatrix_x4(
+					a[mt], smem.p(parity, i) + swizzle(mt * 16 + (lane & 15),
+									   ks * 2 + (lane >> 4)));
 #pragma unroll
 			for (int f = 0; f < C::n_frag / 2; f++) {
 				uint32_t dim = warp * C::dims_warp + f * 16;
@@ -300,23 +316,37 @@ template <typename E, int D, int MT> struct consumer {
 		ring.next(C::n_slot);
 	}
 
-	__device__ __forceinline__ void tile(int32_t t)
+	__device__ __forceinline__ void tile_scores(float s[MT][2][4], int32_t t)
 	{
-		float s[MT][2][4];
 		mbar_wait(smem.full(ring.i), ring.round);
 		scores(s);
 		release();
 		prepare_scores(s);
 		if (is_edge(t))
 			mask(s, t);
+	}
+
+	/* The tiles [t, end) of a step: as its last ones. */
+	__device__ __forceinline__ void step(int32_t t, int32_t end)
+	{
+		float s[STEP_TILES][MT][2][4];
+#pragma unroll
+		for (int i = 0; i < STEP_TILES; i++)
+			if (end - STEP_TILES + i >= t)
+				tile_scores(s[i], end - STEP_TILES + i);
+			else
+				no_scores(s[i]);
 		put_maxima(s);
 		named_barrier(CONSUMERS, N_CONSUMER);
 		weights(s);
 		named_barrier(CONSUMERS, N_CONSUMER);
-		mbar_wait(smem.full(ring.i), ring.round);
-		clear_unseen(t);
-		products();
-		release();
+#pragma unroll 1
+		for (; t < end; t++) {
+			mbar_wait(smem.full(ring.i), ring.round);
+			clear_unseen(t);
+			products(STEP_TILES - (end - t));
+			release();
+		}
 		parity ^= 1;
 	}
 
@@ -423,7 +453,16 @@ template <typename E, int D, int MT> struct consumer {
 		return args.partials + ((int64_t)p->split * args.n_slot + chunk) * args.slot_len;
 	}
 
+	/* Is the merge of the item's partials shared by its runs? */
+	__device__ __forceinline__ bool is_shared() const
+	{
+		return p->partials.end - p->partials.begin > ALONE_CHUNKS;
+	}
+
 	__device__ void run_piece();
+	__device__ bool count_done(split_state *state) const;
+	__device__ void leave(split_state *state) const;
+	__device__ void take_slices(split_state *state, const merge_job &job);
 	__device__ void arrive();
 };
 
@@ -441,8 +480,10 @@ template <typename E, int D, int MT> __device__ void consumer<E, D, MT>::run_pie
 	for (int32_t t = tiles.begin; t < tiles.end;) {
 		int32_t stop = min(chunk_end(t), tiles.end), chunk = tile_chunk(t);
 		acc.reset();
-		for (; t < stop; t++)
-			tile(t);
+		for (int32_t end; t < stop; t = end) {
+			end = min(step_end(t), stop);
+			step(t, end);
+		}
 		if (begins)
 			total.fold_chunk(acc);
 		else
@@ -457,24 +498,68 @@ template <typename E, int D, int MT> __device__ void consumer<E, D, MT>::run_pie
 	}
 }
 
-/* Counts the tiles done of an item; whoever completes it folds the partials. */
+/* Counts the run's tiles of an item as done; true when all of the item's are. A run that has no
+ * more work waits a little for that where it may take part in what follows. */
+template <typename E, int D, int MT>
+__device__ bool consumer<E, D, MT>::count_done(split_state *state) const
+{
+	uint32_t n = p->run.end - p->run.begin, all = p->line.end - p->line.begin;
+	__threadfence();
+	bool done = atomicAdd(&state->done, n) + n == all;
+	int n_look = is_shared() && p->run.end < p->line.end ? MAX_LOOKS : 0;
+	for (int i = 0; i < n_look && !done; i++) {
+		__nanosleep(64);
+		done = *(volatile uint32_t *)&state->done == all;
+	}
+	__threadfence();
+	return done;
+}
+
+/* The last run to be through with an item leaves its state as it was. */
+template <typename E, int D, int MT>
+__device__ void consumer<E, D, MT>::leave(split_state *state) const
+{
+	uint32_t n = p->run.end - p->run.begin, all = p->line.end - p->line.begin;
+	__threadfence();
+	if (atomicAdd(&state->left, n) + n == all)
+		*state = {0, 0, 0};
+}
+
+/* Takes slices of the merge until there are none. */
+template <typename E, int D, int MT>
+__device__ void consumer<E, D, MT>::take_slices(split_state *state, const merge_job &job)
+{
+	__shared__ uint32_t next;
+	for (uint32_t n_slice = (job.n_row * D + SLICE - 1) / SLICE;;) {
+		if (threadIdx.x == 0)
+			next = atomicAdd(&state->taken, 1);
+		named_barrier(CONSUMERS, N_CONSUMER);
+		if (next >= n_slice)
+			return;
+		merge_slice<E, D, MT>(smem, job, next);
+	}
+}
+
+/* A run is through with its part of a split item: few partials are folded by the last to arrive,
+ * of many each run that is there then takes slices. */
 template <typename E, int D, int MT> __device__ void consumer<E, D, MT>::arrive()
 {
-	__shared__ uint32_t is_last;
+	__shared__ uint32_t is_done;
+	split_state *state = args.splits + p->split;
 	named_barrier(CONSUMERS, N_CONSUMER);
-	if (threadIdx.x == 0) {
-		uint32_t n = p->run.end - p->run.begin, all = p->line.end - p->line.begin;
-		uint32_t *arrived = args.arrived + p->split;
-		__threadfence();
-		is_last = atomicAdd(arrived, n) + n == all;
-		__threadfence();
-	}
-	named_barrier(CONSUMERS, N_CONSUMER);
-	if (!is_last)
-		return;
-	merge<E, D, MT>(smem, merge_job(args, *p));
 	if (threadIdx.x == 0)
-		args.arrived[p->split] = 0;
+		is_done = count_done(state);
+	named_barrier(CONSUMERS, N_CONSUMER);
+	if (is_done && is_shared())
+		take_slices(state, merge_job(args, *p));
+	else if (is_done)
+		merge<E, D, MT>(smem, merge_job(args, *p));
+	if (threadIdx.x > 0)
+		return;
+	if (is_shared())
+		leave(state);
+	else if (is_done)
+		state->done = 0;
 }
 
 template <typename E, int D, int MT>

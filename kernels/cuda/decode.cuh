@@ -10,10 +10,16 @@
 namespace nsv
 {
 
+/* How far the runs of a split item are, in tiles; zero between launches. */
+struct alignas(16) split_state {
+	uint32_t done, left; /* tiles of runs that have arrived, and of those that are through */
+	uint32_t taken;	     /* slices of the merge */
+};
+
 struct decode_args : attn_args {
 	const run_start *starts; /* (n_block + 1) */
 	const piece *firsts;	 /* (n_block) first pieces of the runs */
-	uint32_t *arrived;	 /* (n_block) tiles done of a split item; zero between launches */
+	split_state *splits;	 /* (n_block) */
 	float *partials;	 /* (n_block, n_slot, slot_len), a slot a chunk */
 	int32_t n_slot, slot_len;
 	/* (row of q, head, shared_floats()): what prefixes have of rows: written for SHARED_KEYS,

@@ -63,32 +63,57 @@ template <int D, int MT> struct producer {
 			mbar_arrive(smem.q_full(q_ring.i));
 		}
 		if (p)
-			load_q<D, MT * 16>(args, p->seq, p->row0, p->head0, smem.q(q_ring.i), lane);
+			load_q<D, MT * 16>(args, p->seq, p->row0, p->head0, smem.q(q_ring.i),
+				C::rows * ROW_BYTES, lane);
 		cp_async_arrive(smem.q_full(q_ring.i));
 		q_ring.next(2);
 	}
 
+	/* Slots that may be asked for before the launch before this one has ended, since what it
+	 * wrote is not among them: those of the piece's first step, or its first keys alone. */
+	__device__ int32_t early_slots(const piece &p) const
+	{
+		int32_t n = min(step_end(p.tiles.begin), p.tiles.end) - p.tiles.begin;
+		int32_t n_old = min(p.seq.n_past / TILE - p.tiles.begin, n);
+		if (is_ready || n_old <= 0)
+			return 0;
+		return n_old == n ? min(2 * n, C::n_slot) : n_old;
+	}
+
+	__device__ void tile_boxes(const piece &p, int32_t tile, box b[STEP_TILES]) const
+	{
+#pragma unroll
+		for (int i = 0; i < STEP_TILES; i++)
+			b[i] = make_box<D, TILE>(
+				args, p.seq.table, p.keys, (tile + i) * TILE, lane);
+	}
+
 	__device__ void load_piece(const piece &p)
 	{
-		const tile_range tiles = p.tiles, keys = p.keys;
-		int32_t head = p.item % args.shape.n_kv_head;
-		int32_t old = is_ready ? tiles.begin
-				       : min(min(tiles.begin + C::n_slot / 2, p.seq.n_past / TILE),
-						 tiles.end);
-		if (old <= tiles.begin) {
+		int32_t head = p.item % args.shape.n_kv_head, early = early_slots(p);
+		box b[STEP_TILES], next[STEP_TILES];
+		tile_boxes(p, p.tiles.begin, b);
+		if (early == 0) {
 			wait_before();
 			announce(&p);
 		}
-		box b = make_box<D>(args, p.seq.table, keys, tiles.begin, lane);
-		for (int32_t tile = tiles.begin; tile < tiles.end; tile++) {
-			box next = make_box<D>(args, p.seq.table, keys, tile + 1, lane);
-			load_slot<D, MT>(args, &args.k, smem, ring, b, head, policy, lane);
-			load_slot<D, MT>(args, &args.v, smem, ring, b, head, policy, lane);
-			b = next;
-			if (tile + 1 == old) {
-				wait_before();
-				announce(&p);
+		for (int32_t tile = p.tiles.begin, end; tile < p.tiles.end; tile = end) {
+			end = min(step_end(tile), p.tiles.end);
+			tile_boxes(p, end, next);
+#pragma unroll
+			for (int i = 0; i < 2 * STEP_TILES; i++) {
+				if (tile + i % STEP_TILES >= end)
+					continue;
+				load_slot<D, MT>(args, i < STEP_TILES ? &args.k : &args.v, smem,
+					ring, b[i % STEP_TILES], head, policy, lane);
+				if (--early == 0) {
+					wait_before();
+					announce(&p);
+				}
 			}
+#pragma unroll
+			for (int i = 0; i < STEP_TILES; i++)
+				b[i] = next[i];
 		}
 	}
 

@@ -1,10 +1,14 @@
-/* Folding the partials of a split item, by the consumers of the run that completes it.
+/* Folding the partials of a split item, once all of its runs have arrived.
  *
  *     a slot a chunk: o (rows, D), references (rows), sums (rows)
  *
- * Factors of fold() for a batch of chunks first, a lane a chunk; then each thread folds four dims
- * of a row over the chunks in order, its copies two groups ahead. Floor: the partials read once, at
- * the rate of one multiprocessor. */
+ * Few chunks: the run that arrives last folds them all. Factors of fold() first, a lane a chunk;
+ * then each thread folds four dims of a row over the chunks in order, its copies two groups ahead.
+ * Many chunks: slices of 128 values of o, taken one by one by whichever runs of the item are still
+ * there. A thread folds one value; the copies are shared, groups of chunks ahead.
+ *
+ * Whoever folds, a value's additions are the same. Floor: the partials read once, at the rate of
+ * the multiprocessors that take part. */
 #ifndef NSV_KERNELS_CUDA_DECODE_MERGE_CUH
 #define NSV_KERNELS_CUDA_DECODE_MERGE_CUH
 
@@ -12,6 +16,11 @@
 
 namespace nsv
 {
+
+constexpr int ALONE_CHUNKS = 32; /* what one run folds alone: a warp's lanes */
+constexpr int SLICE = N_CONSUMER;
+constexpr int SLICE_GROUP = 16; /* chunks whose part of a slice is asked for together */
+constexpr int SLICE_GROUPS = 3; /* of which there are so many in shared memory */
 
 /* Where an item's rows go, and what of the arguments that takes: to q's places in `out`, or what a
  * prefix has of them to args.shared. */
@@ -48,8 +57,8 @@ struct out_rows {
 	}
 };
 
-/* The partials of a split item, from the first that counts: all by value, since the call that gets
- * it is out of line. */
+/* The partials of a split item that are folded: all by value, since the call that gets it is out of
+ * line. */
 struct merge_job {
 	const float *slots;
 	int32_t slot_len, n_row, n_chunk;
@@ -57,18 +66,25 @@ struct merge_job {
 
 	__device__ __forceinline__ merge_job(const decode_args &args, const piece &p) : out(args, p)
 	{
-		tile_range seen = item_tiles(args.shape, p.seq, p.item);
-		int32_t folded = tile_chunk(p.cut - 1), first = max(folded, tile_chunk(seen.begin));
+		int32_t at = p.partials.begin - tile_chunk(p.line.begin);
 		slot_len = args.slot_len;
 		n_row = p.n_row;
-		n_chunk = max(folded, tile_chunk(seen.end - 1)) - first + 1;
-		slots = args.partials +
-			((int64_t)p.split * args.n_slot + first - tile_chunk(p.line.begin)) *
-				slot_len;
+		n_chunk = p.partials.end - p.partials.begin;
+		slots = args.partials + ((int64_t)p.split * args.n_slot + at) * slot_len;
 	}
 };
 
-/* Folding the partials of a split item: kept out of line, since it needs registers of its own. */
+/* The maximum of x over the lanes up to and with this one. */
+__device__ __forceinline__ float running_maximum(float x, int lane)
+{
+	for (int d = 1; d < 32; d *= 2) {
+		float y = __shfl_up_sync(~0u, x, d);
+		x = lane >= d ? fmaxf(x, y) : x;
+	}
+	return x;
+}
+
+/* Folding by one run: kept out of line, since it needs registers of its own. */
 template <typename E, int D, int MT> struct merger {
 	using C = config<D, MT>;
 	layout<D, MT> smem;
@@ -84,60 +100,32 @@ template <typename E, int D, int MT> struct merger {
 		return job.slots + (int64_t)chunk * job.slot_len;
 	}
 
-	/* Chunks whose factors there is room for: they take the place of both P. Whole groups. */
-	__device__ int32_t batch() const
-	{
-		return 2 * C::p_bytes / 12 / job.n_row / MERGE_GROUP * MERGE_GROUP;
-	}
-
-	/* (a, b) of a chunk and row; the sums l lie behind all of these. */
+	/* (a, b) of a chunk and row, in the place of both P; the sums l lie behind all of these. */
 	__device__ uint32_t factor_at(int32_t i, int32_t row) const
 	{
-		return smem.p(0) + (i * job.n_row + row) * 8;
+		return smem.p(0, 0) + (i * job.n_row + row) * 8;
 	}
 
 	__device__ uint32_t sum_at(int32_t i, int32_t row) const
 	{
-		return factor_at(batch(), 0) + (i * job.n_row + row) * 4;
+		return factor_at(ALONE_CHUNKS, 0) + (i * job.n_row + row) * 4;
 	}
 
-	/* The factors of fold() of the chunks [c0, c0 + n), and their sums, to shared memory: a
-	 * warp a row, a lane a chunk. `before`: the row's reference so far. */
-	__device__ float factors(int32_t row, int32_t c0, int32_t n, float before) const
+	/* The factors of fold() of a row's chunks, their sums, and the reference of all, to shared
+	 * memory. */
+	__device__ void factors(int32_t row) const
 	{
 		int32_t rows = job.slot_len / (D + 2);
-		for (int32_t i0 = 0; i0 < n; i0 += 32) {
-			int32_t i = i0 + lane;
-			const float *ml = slot(c0 + min(i, n - 1)) + rows * D + row;
-			float m = i < n ? __ldcg(ml) : M_NONE, l = __ldcg(ml + rows);
-			float seen = fmaxf(m, before);
-			for (int d = 1; d < 32; d *= 2) {
-				float x = __shfl_up_sync(~0u, seen, d);
-				seen = lane >= d ? fmaxf(seen, x) : seen;
-			}
-			float x = __shfl_up_sync(~0u, seen, 1);
-			fold_factors f = fold(lane ? x : before, m);
-			if (i < n) {
-				st_shared(factor_at(i, row), make_float2(f.a, f.b));
-				st_shared(sum_at(i, row), l);
-			}
-			before = __shfl_sync(~0u, seen, 31);
+		const float *ml = slot(min(lane, job.n_chunk - 1)) + rows * D + row;
+		float m = lane < job.n_chunk ? __ldcg(ml) : M_NONE, l = __ldcg(ml + rows);
+		float seen = running_maximum(m, lane), before = __shfl_up_sync(~0u, seen, 1);
+		fold_factors f = fold(lane ? before : M_NONE, m);
+		if (lane < job.n_chunk) {
+			st_shared(factor_at(lane, row), make_float2(f.a, f.b));
+			st_shared(sum_at(lane, row), l);
 		}
-		return before;
-	}
-
-	/* Factors of all rows; the rows' references lie in shared memory between batches. */
-	__device__ void all_factors(int32_t c0, int32_t n) const
-	{
-		for (int32_t row = warp; row < job.n_row; row += N_WARP) {
-			uint32_t ref = smem.row_max(0) + row * 4;
-			float before = c0 > 0 ? ld_shared(ref) : M_NONE;
-			before = factors(row, c0, n, before);
-			__syncwarp();
-			if (lane == 0)
-				st_shared(ref, before);
-			__syncwarp();
-		}
+		if (lane == 31)
+			st_shared(smem.row_max(0) + row * 4, seen);
 	}
 
 	/* Asks for this thread's part of a group of chunks: one group of copies, maybe empty. */
@@ -165,14 +153,12 @@ template <typename E, int D, int MT> struct merger {
 	};
 
 	/* Folds a group in order; chunks beyond the end have factors (1, 0). */
-	__device__ __forceinline__ void fold_group(
-		row_part &r, int32_t c0, int32_t batch0, int32_t row) const
+	__device__ __forceinline__ void fold_group(row_part &r, int32_t c0, int32_t row) const
 	{
 		float4 x[MERGE_GROUP];
 		float2 ab[MERGE_GROUP];
 		float l[MERGE_GROUP];
-		uint32_t at = group_at(c0), ab_at = factor_at(c0 - batch0, row);
-		uint32_t l_at = sum_at(c0 - batch0, row);
+		uint32_t at = group_at(c0), ab_at = factor_at(c0, row), l_at = sum_at(c0, row);
 #pragma unroll
 		for (int j = 0; j < MERGE_GROUP; j++) {
 			bool used = c0 + j < job.n_chunk;
@@ -212,26 +198,15 @@ template <typename E, int D, int MT> struct merger {
 				elem<E>::pack(normalise(r.o.z, r.l), normalise(r.o.w, r.l)));
 	}
 
-	/* Four dims of a row: all chunks in order. Where one batch holds all factors, the first
-	 * call leaves them for the next. */
-	__device__ void fold_row(int32_t row, int32_t dim, bool used, bool is_first) const
+	/* Four dims of a row: all chunks in order, of which the first group has been asked for. */
+	__device__ void fold_row(int32_t row, int32_t dim, bool used) const
 	{
 		row_part r = {make_float4(0.0f, 0.0f, 0.0f, 0.0f), 0.0f};
-		float m = M_NONE;
-		int32_t off = row * D + dim, size = batch();
-		fetch(0, off);
-		for (int32_t b0 = 0; b0 < job.n_chunk; b0 += size) {
-			int32_t end = min(b0 + size, job.n_chunk);
-			if (is_first || size < job.n_chunk)
-				all_factors(b0, end - b0);
-			named_barrier(CONSUMERS, N_CONSUMER);
-			m = ld_shared(smem.row_max(0) + row * 4);
-			for (int32_t c = b0; c < end; c += MERGE_GROUP) {
-				fetch(c + MERGE_GROUP, off);
-				cp_async_wait<1>();
-				fold_group(r, c, b0, row);
-			}
-			named_barrier(CONSUMERS, N_CONSUMER);
+		float m = ld_shared(smem.row_max(0) + row * 4);
+		for (int32_t c = 0; c < job.n_chunk; c += MERGE_GROUP) {
+			fetch(c + MERGE_GROUP, row * D + dim);
+			cp_async_wait<1>();
+			fold_group(r, c, row);
 		}
 		cp_async_wait<0>();
 		if (used && (dim < job.out.head_dim || job.out.is_shared))
@@ -241,9 +216,15 @@ template <typename E, int D, int MT> struct merger {
 	__device__ void run() const
 	{
 		for (int32_t i0 = 0; i0 < job.n_row * (D / 4); i0 += N_CONSUMER) {
-			int32_t i = i0 + threadIdx.x, row = i / (D / 4);
-			fold_row(
-				min(row, job.n_row - 1), i % (D / 4) * 4, row < job.n_row, i0 == 0);
+			int32_t i = i0 + threadIdx.x, dim = i % (D / 4) * 4;
+			int32_t row = min(i / (D / 4), job.n_row - 1);
+			fetch(0, row * D + dim);
+			if (i0 == 0) {
+				for (int32_t r = warp; r < job.n_row; r += N_WARP)
+					factors(r);
+				named_barrier(CONSUMERS, N_CONSUMER);
+			}
+			fold_row(row, dim, i / (D / 4) < job.n_row);
 		}
 	}
 };
@@ -252,6 +233,154 @@ template <typename E, int D, int MT>
 __device__ __noinline__ void merge(layout<D, MT> smem, merge_job job)
 {
 	merger<E, D, MT>(smem, job).run();
+}
+
+/* Folding a slice of an item. */
+template <typename E, int D, int MT> struct slice_merger {
+	static constexpr int n_row = D == 64 ? 2 : 1; /* of the item, in a slice */
+	layout<D, MT> smem;
+	merge_job job;
+	int32_t slice;
+	int32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+	float before[n_row]; /* the rows' references so far */
+
+	__device__ slice_merger(const layout<D, MT> &s, const merge_job &j, int32_t i)
+	    : smem(s), job(j), slice(i)
+	{
+		for (float &x : before)
+			x = M_NONE;
+	}
+
+	__device__ __forceinline__ int32_t row0() const
+	{
+		return slice * SLICE / D;
+	}
+
+	/* (a, b, l) of a chunk of a batch: in the place of both P. */
+	__device__ __forceinline__ uint32_t factor_at(int32_t i, int32_t row) const
+	{
+		return smem.p(0, 0) + (i * n_row + row) * 16;
+	}
+
+	__device__ __forceinline__ uint32_t group_at(int32_t group) const
+	{
+		return smem.merge(0, 0) + group % SLICE_GROUPS * SLICE_GROUP * SLICE * 4;
+	}
+
+	/* Asks for a group of chunks, four a warp: one group of copies, maybe empty. */
+	__device__ __forceinline__ void fetch(int32_t group) const
+	{
+		constexpr int each = SLICE_GROUP / N_WARP;
+		const float *from = job.slots + slice * SLICE + lane * 4;
+		bool used = slice * SLICE + lane * 4 < job.n_row * D;
+#pragma unroll
+		for (int j = 0; j < each; j++) {
+			int32_t in = warp * each + j, chunk = group * SLICE_GROUP + in;
+			if (used && chunk < job.n_chunk)
+				cp_async_16(group_at(group) + in * SLICE * 4 + lane * 16,
+					from + (int64_t)chunk * job.slot_len, 16);
+		}
+		cp_async_commit();
+	}
+
+	/* The factors of fold() of a batch of chunks, a thread each; beyond the end none is read. */
+	__device__ void factors(int32_t c0)
+	{
+		int32_t rows = job.slot_len / (D + 2), c = c0 + threadIdx.x;
+		const float *ml =
+			job.slots + (int64_t)min(c, job.n_chunk - 1) * job.slot_len + rows * D;
+		float m[n_row], l[n_row], seen[n_row];
+#pragma unroll
+		for (int r = 0; r < n_row; r++) {
+			int32_t row = min(row0() + r, job.n_row - 1);
+			m[r] = c < job.n_chunk ? __ldcg(ml + row) : M_NONE;
+			l[r] = __ldcg(ml + rows + row);
+		}
+#pragma unroll
+		for (int r = 0; r < n_row; r++) {
+			seen[r] = running_maximum(m[r], lane);
+			if (lane == 31)
+				st_shared(smem.row_max(0) + (r * N_WARP + warp) * 4, seen[r]);
+		}
+		named_barrier(CONSUMERS, N_CONSUMER);
+#pragma unroll
+		for (int r = 0; r < n_row; r++) {
+			float x = before[r], up = __shfl_up_sync(~0u, seen[r], 1);
+			for (int w = 0; w < N_WARP; w++) {
+				float y = ld_shared(smem.row_max(0) + (r * N_WARP + w) * 4);
+				x = w < warp ? fmaxf(x, y) : x;
+				before[r] = fmaxf(before[r], y);
+			}
+			fold_factors f = fold(lane ? fmaxf(x, up) : x, m[r]);
+			st_shared(factor_at(threadIdx.x, r), make_float4(f.a, f.b, l[r], 0.0f));
+		}
+		named_barrier(CONSUMERS, N_CONSUMER);
+	}
+
+	/* This thread's value of a slice: the chunks [c0, end) of a batch, in order. */
+	__device__ __forceinline__ void fold_batch(
+		float &o, float &l, int32_t c0, int32_t end) const
+	{
+		for (int32_t group = c0 / SLICE_GROUP; group * SLICE_GROUP < end; group++) {
+			int32_t first = group * SLICE_GROUP, n = min(SLICE_GROUP, end - first);
+			uint32_t x_at = group_at(group) + threadIdx.x * 4;
+			uint32_t f_at = factor_at(first - c0, threadIdx.x / D);
+			cp_async_wait<SLICE_GROUPS - 2>();
+			named_barrier(CONSUMERS, N_CONSUMER);
+			fetch(group + SLICE_GROUPS - 1);
+#pragma unroll 4
+			for (int32_t j = 0; j < n; j++) {
+				float x = ld_shared(x_at + j * SLICE * 4);
+				float4 k = ld_shared4(f_at + j * n_row * 16);
+				fold_factors f = {0.0f, k.x, k.y};
+				o = fold_in(o, x, f);
+				l = fold_in(l, k.z, f);
+			}
+		}
+	}
+
+	/* The value's part of a prefix goes on in each of its sequences. */
+	__device__ void put_shared(float o, float l, int32_t row, int32_t dim) const
+	{
+		float *to = job.out.template shared<D>(row);
+		__stcg(to + dim, o);
+		if (dim == 0)
+			__stcg(reinterpret_cast<float2 *>(to + D),
+				make_float2(row == row0() ? before[0] : before[n_row - 1], l));
+	}
+
+	__device__ void put(float o, float l) const
+	{
+		int32_t i = slice * SLICE + threadIdx.x, row = i / D, dim = i % D;
+		if (job.out.is_shared) {
+			if (row < job.n_row)
+				put_shared(o, l, row, dim);
+			return;
+		}
+		float x = normalise(o, l), y = __shfl_down_sync(~0u, x, 1);
+		if (lane % 2 == 0 && row < job.n_row && dim < job.out.head_dim)
+			*reinterpret_cast<uint32_t *>(job.out(row) + dim * 2) = elem<E>::pack(x, y);
+	}
+
+	__device__ void run()
+	{
+		float o = 0.0f, l = 0.0f;
+		for (int i = 0; i < SLICE_GROUPS - 1; i++)
+			fetch(i);
+		for (int32_t c = 0; c < job.n_chunk; c += N_CONSUMER) {
+			factors(c);
+			fold_batch(o, l, c, min(c + N_CONSUMER, job.n_chunk));
+		}
+		cp_async_wait<0>();
+		put(o, l);
+		named_barrier(CONSUMERS, N_CONSUMER);
+	}
+};
+
+template <typename E, int D, int MT>
+__device__ __noinline__ void merge_slice(layout<D, MT> smem, merge_job job, int32_t slice)
+{
+	slice_merger<E, D, MT>(smem, job, slice).run();
 }
 
 } // namespace nsv

@@ -153,23 +153,36 @@ template <typename E, int D, int MT> struct packed_producer : producer<D, MT> {
 	__device__ void load_piece(const piece &p)
 	{
 		const tile_range tiles = p.tiles, keys = p.keys;
-		int32_t head = p.item % args.shape.n_kv_head, table = p.seq.table;
-		part k, v;
+		int32_t head = p.item % args.shape.n_kv_head;
+		int32_t end = min(step_end(tiles.begin), tiles.end);
+		place at[STEP_TILES];
+		part x[STEP_TILES];
 		if (warp == 0)
 			base::announce(&p);
-		place at = find(table, keys, tiles.begin);
-		if (tiles.begin < tiles.end) {
-			fetch(args.packed_k, keys, at, head, k);
-			fetch(args.packed_v, keys, at, head, v);
+#pragma unroll
+		for (int i = 0; i < STEP_TILES; i++) {
+			at[i] = find(p.seq.table, keys, tiles.begin + i);
+			if (tiles.begin + i < end)
+				fetch(args.packed_k, keys, at[i], head, x[i]);
 		}
-		for (int32_t tile = tiles.begin; tile < tiles.end; tile++) {
-			at = find(table, keys, tile + 1);
-			store(k);
-			if (tile + 1 < tiles.end)
-				fetch(args.packed_k, keys, at, head, k);
-			store(v);
-			if (tile + 1 < tiles.end)
-				fetch(args.packed_v, keys, at, head, v);
+		for (int32_t tile = tiles.begin; tile < tiles.end;) {
+			int32_t next_end = min(step_end(end), tiles.end);
+#pragma unroll
+			for (int i = 0; i < STEP_TILES; i++)
+				if (tile + i < end) {
+					store(x[i]);
+					fetch(args.packed_v, keys, at[i], head, x[i]);
+				}
+#pragma unroll
+			for (int i = 0; i < STEP_TILES; i++) {
+				at[i] = find(p.seq.table, keys, end + i);
+				if (tile + i < end)
+					store(x[i]);
+				if (end + i < next_end)
+					fetch(args.packed_k, keys, at[i], head, x[i]);
+			}
+			tile = end;
+			end = next_end;
 		}
 	}
 

@@ -22,7 +22,7 @@ template <int D, int MT> struct config {
 	static constexpr int rows = MT * 16;
 	static constexpr int slot_bytes = n_panel * PANEL_BYTES;
 	static constexpr int q_bytes = rows * D * 2;
-	static constexpr int p_bytes = rows * ROW_BYTES;
+	static constexpr int p_bytes = STEP_TILES * rows * ROW_BYTES;
 	static constexpr int max_bytes = rows * N_WARP * 4;
 	static constexpr int per_sm = D == 256 || MT == 4 ? 1 : D == 64 && MT == 1 ? 3 : 2;
 	static constexpr int merge_bytes = 2 * MERGE_GROUP * N_CONSUMER * 16;
@@ -48,13 +48,14 @@ template <int D, int MT> struct layout {
 	{
 		return base + C::n_slot * C::slot_bytes + parity * C::q_bytes;
 	}
-	__device__ uint32_t p(int parity) const
+	/* Of a tile of a step. */
+	__device__ uint32_t p(int parity, int tile) const
 	{
-		return q(2) + parity * C::p_bytes;
+		return q(2) + parity * C::p_bytes + tile * (C::rows * ROW_BYTES);
 	}
 	__device__ uint32_t row_max(int parity) const
 	{
-		return p(2) + parity * C::max_bytes;
+		return p(2, 0) + parity * C::max_bytes;
 	}
 	/* Of each consumer its own places. */
 	__device__ uint32_t merge(int thread, int i) const

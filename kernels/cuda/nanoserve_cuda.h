@@ -24,7 +24,7 @@ extern "C" {
 #define NSV_CUDA_API __attribute__((visibility("default")))
 
 /* Changed whenever the order of a reduction changes; part of the fingerprint. */
-#define NSV_CUDA_NUMERICS 2u
+#define NSV_CUDA_NUMERICS 3u
 
 struct nsv_cuda;
 struct nsv_cuda_attn;

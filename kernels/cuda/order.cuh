@@ -1,15 +1,16 @@
 /* The one order in which a history is reduced: promise 1 for every kernel of this folder.
  *
- *     keys     0 ....... 512 ............... 1536 ................... 3584 .......
- *     chunks   8 x 64 keys   8 x 128 keys          8 x 256 keys            512 each
- *     tiles    of 64 keys, a chunk is whole tiles
+ *     keys     0 ........... 1024 ........... 3072 .......
+ *     chunks   8 x 128 keys       8 x 256 keys     512 each
+ *     steps    of 128 keys: a chunk is whole steps
+ *     tiles    of 64 keys, two a step: what decode loads and what its work is counted in
  *
- * A tile: x = q.k over k16 slices in order; the row's reference m becomes max(m, max x f) (f:
+ * A step: x = q.k over k16 slices in order; the row's reference m becomes max(m, max x f) (f:
  * struct score) and what the chunk has is scaled to it; p = 2^(x f - m) with one rounding, then
  * rounded to the element type (the largest is 1, with no error); o += p v and l += p 1, over k16
  * slices of keys in order. A chunk begins with o = l = 0 and no reference. The chunks of a row are
- * folded from the first to the last by fold(). A tile or chunk that a row sees nothing of changes
- * no bit of it.
+ * folded from the first to the last by fold(). A tile, step or chunk that a row sees nothing of
+ * changes no bit of it. (What decode and prefill do; generic.cu has steps of a tile.)
  *
  * The edges depend on positions alone, so the bits depend on neither the batch nor the split. */
 #ifndef NSV_KERNELS_CUDA_ORDER_CUH
@@ -21,13 +22,22 @@ namespace nsv
 {
 
 constexpr int TILE = 64;
+constexpr int STEP_SHIFT = 1;
+constexpr int STEP_TILES = 1 << STEP_SHIFT;
+constexpr int STEP_KEYS = STEP_TILES * TILE;
 constexpr int CHUNKS_A_SIZE = 8;
-constexpr int CHUNK_LEVELS = 3; /* doublings; then the size stays */
+constexpr int CHUNK_LEVELS = 2; /* doublings; then the size stays */
 
-/* First tile of the chunks of 2^level tiles. */
+/* The end of the step that a tile is in. */
+__host__ __device__ constexpr int step_end(int tile)
+{
+	return (tile | (STEP_TILES - 1)) + 1;
+}
+
+/* First tile of the chunks of 2^level steps. */
 __host__ __device__ constexpr int level_tile(int level)
 {
-	return ((1 << level) - 1) * CHUNKS_A_SIZE;
+	return ((1 << level) - 1) * CHUNKS_A_SIZE << STEP_SHIFT;
 }
 
 __host__ __device__ inline int tile_level(int tile)
@@ -42,26 +52,26 @@ __host__ __device__ inline int tile_level(int tile)
 __host__ __device__ inline int chunk_tile(int i)
 {
 	int level = i / CHUNKS_A_SIZE < CHUNK_LEVELS ? i / CHUNKS_A_SIZE : CHUNK_LEVELS;
-	return level_tile(level) + ((i - level * CHUNKS_A_SIZE) << level);
+	return level_tile(level) + ((i - level * CHUNKS_A_SIZE) << (level + STEP_SHIFT));
 }
 
 /* The chunk that a tile is in. */
 __host__ __device__ inline int tile_chunk(int tile)
 {
 	int level = tile_level(tile);
-	return level * CHUNKS_A_SIZE + ((tile - level_tile(level)) >> level);
+	return level * CHUNKS_A_SIZE + ((tile - level_tile(level)) >> (level + STEP_SHIFT));
 }
 
 /* The chunk edge at or below a tile, and the one above it. */
 __host__ __device__ inline int chunk_begin(int tile)
 {
-	int level = tile_level(tile), base = level_tile(level);
-	return base + (((tile - base) >> level) << level);
+	int level = tile_level(tile), base = level_tile(level), shift = level + STEP_SHIFT;
+	return base + (((tile - base) >> shift) << shift);
 }
 
 __host__ __device__ inline int chunk_end(int tile)
 {
-	return chunk_begin(tile) + (1 << tile_level(tile));
+	return chunk_begin(tile) + (1 << (tile_level(tile) + STEP_SHIFT));
 }
 
 #ifdef __CUDACC__
@@ -126,7 +136,7 @@ __device__ __forceinline__ float fold_in(float total, float chunk, const fold_fa
 
 __device__ __forceinline__ float normalise(float o, float l)
 {
-	return l > 0.0f ? __fdividef(o, l) : 0.0f;
+	return l > 0.0f ? __fmul_rn(o, __fdividef(1.0f, l)) : 0.0f;
 }
 
 #endif

@@ -18,6 +18,7 @@ struct alignas(16) piece {
 	tile_range tiles;	    /* those of the run that any row sees */
 	tile_range keys;	    /* that any row sees */
 	tile_range inner;	    /* tiles of which every row sees every key */
+	tile_range partials;	    /* of a split item: the chunks whose partials are folded */
 };
 
 #ifdef __CUDACC__
@@ -30,6 +31,8 @@ __host__ __device__ __forceinline__ void complete(const work_shape &shape, piece
 	p.row0 = p.item / shape.n_kv_head * shape.row_tile;
 	p.n_row = min(shape.row_tile, p.seq.n_query * shape.group - p.row0);
 	p.head0 = p.item % shape.n_kv_head * shape.group;
+	p.partials = {max(tile_chunk(p.cut - 1), tile_chunk(seen.begin)),
+		max(tile_chunk(p.cut - 1), tile_chunk(seen.end - 1)) + 1};
 	p.line = seq_tiles(shape, p.seq);
 	p.tiles = {max(p.run.begin, seen.begin), min(p.run.end, seen.end)};
 	p.keys = {first_key(shape, p.seq, first), last + 1};

@@ -34,68 +34,74 @@ struct ring_at {
 	}
 };
 
-/* The (token, head of the group) of every step-th row, without a division a row. */
+/* Where every step-th row, a (token, head of the group), lies in q and out: without a division or
+ * a product a row. */
 struct row_walk {
+	int64_t at; /* element 0 of the row */
 	int32_t tok, head, group, step_tok, step_head;
+	int64_t step_at, wrap_at;
 
-	__device__ __forceinline__ row_walk(int32_t row, int32_t step, int32_t n_group)
-	    : tok(row / n_group), head(row % n_group), group(n_group), step_tok(step / n_group),
-	      step_head(step % n_group)
+	__device__ __forceinline__ row_walk(const attn_args &args, const nsv_cuda_seq &seq,
+		int32_t head0, int32_t row, int32_t step)
+	    : tok(row / args.shape.group), head(row % args.shape.group), group(args.shape.group),
+	      step_tok(step / args.shape.group), step_head(step % args.shape.group)
 	{
+		int64_t width = (int64_t)args.n_head * args.head_dim;
+		at = (seq.row0 + tok) * width + (head0 + head) * args.head_dim;
+		step_at = step_tok * width + step_head * args.head_dim;
+		wrap_at = width - group * args.head_dim;
 	}
 
 	__device__ __forceinline__ void next()
 	{
+		at += step_at;
 		tok += step_tok;
 		head += step_head;
 		if (head >= group) {
 			head -= group;
+			at += wrap_at;
 			tok++;
 		}
-	}
-
-	/* Element 0 of the row in q and out. */
-	__device__ __forceinline__ int64_t at(
-		const attn_args &args, const nsv_cuda_seq &seq, int32_t head0) const
-	{
-		return ((int64_t)(seq.row0 + tok) * args.n_head + head0 + head) * args.head_dim;
 	}
 };
 
 /* ROWS rows of q from row0 of a sequence's (token, head of the group) pairs, zeros where there is
- * none: copies that are under way when it returns. A lane has one 16-byte piece of its rows. */
+ * none, to panels that lie `panel_bytes` apart: copies that are under way when it returns. A lane
+ * has one 16-byte piece of its rows. */
 template <int D, int ROWS>
 __device__ void load_q(const attn_args &args, const nsv_cuda_seq &seq, int32_t row0, int32_t head0,
-	uint32_t dst, int lane)
+	uint32_t dst, uint32_t panel_bytes, int lane)
 {
 	constexpr int pieces = D / 8, step = 32 / pieces;
 	const char *q = static_cast<const char *>(args.q);
 	int32_t r = lane / pieces, c = lane % pieces;
-	uint32_t panel = dst + c / 8 * (ROWS * ROW_BYTES);
-	for (row_walk row(row0 + r, step, args.shape.group); r < ROWS; r += step, row.next()) {
+	uint32_t panel = dst + c / 8 * panel_bytes;
+	row_walk row(args, seq, head0, row0 + r, step);
+#pragma unroll 4
+	for (int i = 0; i < ROWS / step; i++, r += step, row.next()) {
 		bool used = row.tok < seq.n_query && c * 8 < args.head_dim;
-		int64_t off = used ? row.at(args, seq, head0) + c * 8 : 0;
+		int64_t off = used ? row.at + c * 8 : 0;
 		cp_async_16(panel + swizzle(r, c % 8), q + off * 2, used ? 16 : 0);
 	}
 }
 
-/* One lane's box of a tile: where it is, and whether anyone sees it. */
+/* One lane's box of KEYS keys from key0 on: where it is, and whether anyone sees it. */
 struct box {
 	int32_t tok, block; /* in the pool */
-	int32_t row, panel; /* in the tile */
+	int32_t row, panel; /* among the keys */
 	bool used;
 };
 
-template <int D>
-__device__ __forceinline__ box make_box(const attn_args &args, int32_t table,
-	const tile_range &keys, int32_t tile, int lane)
+template <int D, int KEYS>
+__device__ __forceinline__ box make_box(
+	const attn_args &args, int32_t table, const tile_range &keys, int32_t key0, int lane)
 {
 	constexpr int n_panel = D / PANEL_DIMS;
 	box b;
 	b.row = lane / n_panel << args.box_shift;
 	b.panel = lane % n_panel;
-	int32_t key = tile * TILE + b.row;
-	b.used = b.row < TILE && key < keys.end && key + (1 << args.box_shift) > keys.begin;
+	int32_t key = key0 + b.row;
+	b.used = b.row < KEYS && key < keys.end && key + (1 << args.box_shift) > keys.begin;
 	b.tok = key & ((1 << args.block_shift) - 1);
 	b.block = b.used ? __ldg(args.tables + (int64_t)table * args.table_stride +
 				   (key >> args.block_shift))
@@ -103,7 +109,7 @@ __device__ __forceinline__ box make_box(const attn_args &args, int32_t table,
 	return b;
 }
 
-/* The bytes that the boxes of a tile bring: for the barrier that counts them. */
+/* The bytes that all lanes' boxes bring: for the barrier that counts them. */
 __device__ __forceinline__ uint32_t box_bytes(const attn_args &args, const box &b)
 {
 	return __popc(__ballot_sync(~0u, b.used)) * ROW_BYTES << args.box_shift;

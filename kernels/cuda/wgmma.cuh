@@ -61,32 +61,34 @@ template <int N> __device__ __forceinline__ void pin(float (&x)[N])
 #define NSV_OUT32(d) NSV_OUT8(d, 0), NSV_OUT8(d, 8), NSV_OUT8(d, 16), NSV_OUT8(d, 24)
 #define NSV_OUT4(d, i) "+f"((d)[i]), "+f"((d)[(i) + 1]), "+f"((d)[(i) + 2]), "+f"((d)[(i) + 3])
 #define NSV_OUT36(d) NSV_OUT32(d), NSV_OUT4(d, 32)
-#define NSV_OUT68(d)                                                                               \
-	NSV_OUT32(d), NSV_OUT8(d, 32), NSV_OUT8(d, 40), NSV_OUT8(d, 48), NSV_OUT8(d, 56),          \
-		NSV_OUT4(d, 64)
-#define NSV_REGS32 \
-	"{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15," \
-	" %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}"
-#define NSV_REGS36 \
-	"{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15," \
-	" %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31," \
+#define NSV_OUT64(d)                                                                               \
+	NSV_OUT32(d), NSV_OUT8(d, 32), NSV_OUT8(d, 40), NSV_OUT8(d, 48), NSV_OUT8(d, 56)
+#define NSV_OUT68(d) NSV_OUT64(d), NSV_OUT4(d, 64)
+#define NSV_REGS36                                                                                 \
+	"{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15,"                   \
+	" %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31,"         \
 	" %32, %33, %34, %35}"
-#define NSV_REGS68 \
-	"{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15," \
-	" %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31," \
-	" %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47," \
-	" %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63," \
+#define NSV_REGS64                                                                                 \
+	"{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15,"                   \
+	" %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31,"         \
+	" %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47,"         \
+	" %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}"
+#define NSV_REGS68                                                                                 \
+	"{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15,"                   \
+	" %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31,"         \
+	" %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47,"         \
+	" %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63,"         \
 	" %64, %65, %66, %67}"
 
-/* d (64, 64) = or += a b of 16 dims, a and b in shared memory, dims along rows of both. */
+/* d (64, 128) = or += a b of 16 dims, a and b in shared memory, dims along rows of both. */
 #define NSV_WGMMA_QK(TYPES)                                                                        \
 	asm volatile("{\n\t.reg .pred add;\n\t.reg .b64 qa, kb;\n\t"                               \
-		     "setp.ne.b32 add, %34, 0;\n\t"                                                \
-		     "mov.b64 qa, {%32, " NSV_DESC_HIGH "};\n\t"                                   \
-		     "mov.b64 kb, {%33, " NSV_DESC_HIGH "};\n\t"                                   \
-		     "wgmma.mma_async.sync.aligned.m64n64k16.f32." TYPES " " NSV_REGS32            \
+		     "setp.ne.b32 add, %66, 0;\n\t"                                                \
+		     "mov.b64 qa, {%64, " NSV_DESC_HIGH "};\n\t"                                   \
+		     "mov.b64 kb, {%65, " NSV_DESC_HIGH "};\n\t"                                   \
+		     "wgmma.mma_async.sync.aligned.m64n128k16.f32." TYPES " " NSV_REGS64           \
 		     ", qa, kb, add, 1, 1, 0, 0;\n\t}"                                             \
-		     : NSV_OUT32(d)                                                                \
+		     : NSV_OUT64(d)                                                                \
 		     : "r"(a), "r"(b), "r"(add))
 
 /* d (64, N) = or += a b of 16 keys, a in registers, b in shared memory with N along rows. */
@@ -94,8 +96,8 @@ template <int N> __device__ __forceinline__ void pin(float (&x)[N])
 	asm volatile("{\n\t.reg .pred add;\n\t.reg .b64 vb;\n\t"                                   \
 		     "setp.ne.b32 add, " ADD ", 0;\n\t"                                            \
 		     "mov.b64 vb, {" B ", " NSV_DESC_HIGH "};\n\t"                                 \
-		     "wgmma.mma_async.sync.aligned.m64n" N "k16.f32." TYPES " " REGS               \
-		     ", {" A0 ", " A1 ", " A2 ", " A3 "}, vb, add, 1, 1, 1;\n\t}"                  \
+		     "wgmma.mma_async.sync.aligned.m64n" N "k16.f32." TYPES " " REGS ", {" A0      \
+		     ", " A1 ", " A2 ", " A3 "}, vb, add, 1, 1, 1;\n\t}"                           \
 		     : OUT(d)                                                                      \
 		     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b), "r"(add))
 #define NSV_WGMMA_PV72(TYPES)                                                                      \
@@ -106,7 +108,7 @@ template <int N> __device__ __forceinline__ void pin(float (&x)[N])
 template <typename E> struct wgmma;
 
 template <> struct wgmma<__nv_bfloat16> {
-	static __device__ __forceinline__ void qk(float (&d)[32], uint32_t a, uint32_t b, int add)
+	static __device__ __forceinline__ void qk(float (&d)[64], uint32_t a, uint32_t b, int add)
 	{
 		NSV_WGMMA_QK("bf16.bf16");
 	}
@@ -123,7 +125,7 @@ template <> struct wgmma<__nv_bfloat16> {
 };
 
 template <> struct wgmma<__half> {
-	static __device__ __forceinline__ void qk(float (&d)[32], uint32_t a, uint32_t b, int add)
+	static __device__ __forceinline__ void qk(float (&d)[64], uint32_t a, uint32_t b, int add)
 	{
 		NSV_WGMMA_QK("f16.f16");
 	}

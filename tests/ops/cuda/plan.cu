@@ -118,12 +118,14 @@ static void leave(item_state &item, const piece &p, int32_t chunk, int32_t max_k
 static void fold_item(const line &l, item_state &item, const piece &p)
 {
 	tile_range seen = item_tiles(l.shape, p.seq, p.item);
-	int32_t folded = tile_chunk(p.cut - 1), first = std::max(folded, tile_chunk(seen.begin));
-	int32_t last = std::max(folded, tile_chunk(seen.end - 1));
-	for (int32_t chunk = first; chunk <= last; chunk++)
+	int32_t folded = tile_chunk(p.cut - 1);
+	require(p.partials.begin == std::max(folded, tile_chunk(seen.begin)) &&
+			p.partials.end > tile_chunk(seen.end - 1),
+		"partials that are not folded");
+	for (int32_t chunk = p.partials.begin; chunk < p.partials.end; chunk++)
 		require(item.chunks.count(chunk) == 1, "a partial that nobody wrote");
 	if (l.shape.part == OWN_KEYS && p.seq.n_shared > 0)
-		require(first == folded, "a prefix that is not folded");
+		require(p.partials.begin == folded, "a prefix that is not folded");
 	item.is_written = true;
 }
 
@@ -138,6 +140,7 @@ static void do_piece(const line &l, item_state &item, const piece &p)
 		require(chunk_begin(t) == t || t == p.tiles.begin, "a chunk from its middle");
 		if (!begins)
 			leave(item, p, tile_chunk(t), l.max_kv);
+		require(chunk_end(t) % STEP_TILES == 0, "a chunk that ends within a step");
 		for (; t < stop; t++)
 			item.tiles.push_back(t);
 	}
