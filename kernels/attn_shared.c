@@ -38,15 +38,22 @@ static bool try_join(const struct nsv_attn_shape *shape, const struct nsv_attn_s
 	return true;
 }
 
+static bool pays(const struct nsv_attn_sharing *use, const struct nsv_attn_shared *group)
+{
+	uint64_t saved = (uint64_t)(group->n_seq - 1) * group->n_key;
+	return group->n_seq > 1 && group->n_key >= use->min_key && saved >= use->min_saved;
+}
+
 uint32_t nsv_attn_find_shared(const struct nsv_attn_shape *shape, const struct nsv_attn_seq *seqs,
-	uint32_t n_seq, uint32_t unit, struct nsv_attn_shared *ret, uint32_t max)
+	uint32_t n_seq, const struct nsv_attn_sharing *use, struct nsv_attn_shared *ret,
+	uint32_t max)
 {
 	uint32_t n = 0, i = 0;
 	while (!shape->window && i < n_seq && n < max) {
 		struct nsv_attn_shared group = group_of(seqs, i++);
-		while (i < n_seq && try_join(shape, seqs, &seqs[i], unit, &group))
+		while (i < n_seq && try_join(shape, seqs, &seqs[i], use->unit, &group))
 			i++;
-		if (group.n_seq > 1)
+		if (pays(use, &group))
 			ret[n++] = group;
 	}
 	return n;

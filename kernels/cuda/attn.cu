@@ -19,6 +19,11 @@ static_assert(NSV_CUDA_SHARED_KEYS == STEP_KEYS << CHUNK_LEVELS &&
 static constexpr float LOG2E = 1.44269504f;
 /* Sequences of more rows (query row, head of the group) are prefill's, where limits allow them. */
 static constexpr int32_t DECODE_ROWS = 64, DECODE_ROWS_BESIDE_PREFILL = 32;
+/* A tile of a prefix: larger ones were slower, for want of registers. */
+static constexpr int32_t SHARED_ROW_TILE = 16;
+/* Prefixes that pay for their launch: keys, and bytes that need not be read (NOTES.md). */
+static constexpr uint32_t SHARED_MIN_KEYS = 1024;
+static constexpr uint64_t SHARED_MIN_BYTES = 64 << 20;
 
 /* A line of items that decode's kernel spreads over the device: how, and what the plan leaves. */
 struct decode_line {
@@ -77,12 +82,14 @@ int nsv_cuda_attn_check(const struct nsv_attn_shape *shape, const struct nsv_att
 	return 0;
 }
 
-/* Can the copy engine address this layout, in boxes that a tile is whole of? */
-static bool layout_fits(const struct nsv_attn_shape *shape, const struct nsv_kv_layout *layout)
+/* Can tiles be fetched from this layout in 16-byte pieces, and by boxes that a tile is whole of?
+ * `unit`: elements of a piece. */
+static bool layout_fits(
+	const struct nsv_attn_shape *shape, const struct nsv_kv_layout *layout, int64_t unit)
 {
 	int64_t limit = INT64_C(1) << 39;
-	return layout->dim_stride == 1 && layout->tok_stride % 8 == 0 &&
-	       layout->head_stride % 8 == 0 && layout->block_stride % 8 == 0 &&
+	return layout->dim_stride == 1 && layout->tok_stride % unit == 0 &&
+	       layout->head_stride % unit == 0 && layout->block_stride % unit == 0 &&
 	       layout->tok_stride < limit && layout->head_stride < limit &&
 	       layout->block_stride < limit && shape->block_size >= 8;
 }
@@ -92,11 +99,23 @@ static bool is_packed(const struct nsv_cuda_attn *attn)
 	return attn->kv.dtype == NSV_CUDA_KV_E4M3;
 }
 
-static enum nsv_cuda_path choose_path(const struct nsv_attn_shape *shape)
+/* Packed heads are addressed by 32 bits from their block, and blocks by a stride of 32 bits. */
+static bool packed_fits(const struct nsv_attn_shape *shape, const struct nsv_kv_layout *layout)
 {
-	bool fits = shape->kv_dtype != NSV_F32 && shape->head_dim % 8 == 0 &&
-		    shape->head_dim <= 256 && layout_fits(shape, &shape->k) &&
-		    layout_fits(shape, &shape->v);
+	int64_t limit = INT32_MAX;
+	return layout->tok_stride <= limit && layout->block_stride <= limit &&
+	       layout->head_stride * shape->n_kv_head <= limit;
+}
+
+static enum nsv_cuda_path choose_path(
+	const struct nsv_attn_shape *shape, const struct nsv_cuda_kv *kv)
+{
+	bool packed = kv->dtype == NSV_CUDA_KV_E4M3;
+	int64_t unit = packed ? 16 : 8;
+	bool fits = shape->kv_dtype != NSV_F32 && shape->head_dim % unit == 0 &&
+		    shape->head_dim <= 256 && layout_fits(shape, &shape->k, unit) &&
+		    layout_fits(shape, &shape->v, unit) &&
+		    (!packed || (packed_fits(shape, &shape->k) && packed_fits(shape, &shape->v)));
 	return fits ? NSV_CUDA_PATH_TENSOR : NSV_CUDA_PATH_GENERIC;
 }
 
@@ -206,7 +225,9 @@ static int init_tensor(struct nsv_cuda_attn *attn, struct nsv_err *err)
 	}
 	init_line(attn, rows, &attn->own);
 	if (attn->limits.max_prefix)
-		init_line(attn, (uint64_t)group * attn->limits.max_shared_row, &attn->shared);
+		init_line(attn,
+			nsv_min_u64((uint64_t)group * attn->limits.max_shared_row, SHARED_ROW_TILE),
+			&attn->shared);
 	attn->n_slot = tile_chunk((int32_t)(attn->limits.max_kv / TILE)) + 1;
 	return alloc_work(attn, err);
 }
@@ -231,7 +252,7 @@ static int check_new(const struct nsv_attn_shape *shape, const struct nsv_cuda_k
 	if (limits->max_prefix && (shape->window || !limits->max_shared_row))
 		return nsv_fail(err, -EINVAL, "attention: prefixes of %s",
 			shape->window ? "a sliding window" : "no rows");
-	if (limits->max_prefix && choose_path(shape) != NSV_CUDA_PATH_TENSOR)
+	if (limits->max_prefix && choose_path(shape, kv) != NSV_CUDA_PATH_TENSOR)
 		return nsv_fail(
 			err, -ENOTSUP, "attention: prefixes of a shape not for tensor cores");
 	if (kv->dtype == NSV_CUDA_KV_E4M3 && !scales_fit(shape, kv))
@@ -255,7 +276,7 @@ int nsv_cuda_attn_new(struct nsv_cuda *cuda, const struct nsv_attn_shape *shape,
 	attn->shape = *shape;
 	attn->kv = *kv;
 	attn->limits = *limits;
-	attn->path = choose_path(shape);
+	attn->path = choose_path(shape, kv);
 	r = attn->path == NSV_CUDA_PATH_GENERIC ? 0 : init_tensor(attn, err);
 	if (r < 0) {
 		cudaFree(attn->memory);
@@ -272,6 +293,12 @@ void nsv_cuda_attn_free(struct nsv_cuda_attn *attn)
 		return;
 	cudaFree(attn->memory);
 	free(attn);
+}
+
+struct nsv_attn_sharing nsv_cuda_attn_sharing(const struct nsv_attn_shape *shape)
+{
+	uint64_t key_len = (uint64_t)shape->n_kv_head * shape->head_dim * 2 * sizeof(uint16_t);
+	return {NSV_CUDA_SHARED_KEYS, SHARED_MIN_KEYS, SHARED_MIN_BYTES / key_len};
 }
 
 enum nsv_cuda_path nsv_cuda_attn_path(const struct nsv_cuda_attn *attn)
@@ -372,6 +399,8 @@ static int run_generic(const struct nsv_cuda_attn *attn, const struct nsv_cuda_b
 static int make_maps(const struct nsv_cuda_attn *attn, const void *k, const void *v,
 	attn_args *args, struct nsv_err *err)
 {
+	if (is_packed(attn) && ((uintptr_t)k | (uintptr_t)v) % 16)
+		return nsv_fail(err, -EINVAL, "attention: K or V at no whole 16 bytes");
 	if (is_packed(attn))
 		return 0;
 	int r = make_map(attn, &attn->shape.k, k, &args->k, err);

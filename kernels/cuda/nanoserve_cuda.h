@@ -89,14 +89,15 @@ NSV_CUDA_API int nsv_cuda_copy(struct nsv_cuda *cuda, const struct nsv_cuda_pool
  *     k + block * block_stride         the bytes of K of the block, by tok_stride, head_stride
  *       + k_scales                     the scales of K; likewise v and v_scales
  *
- * A scale is a power of two from 2^-15 to 2^7, so byte x scale is exact in q's type, and attention
- * gives the bits that it gives on a pool of that type with these values. Stored is: the
+ * A scale is a power of two from 2^-15 to 2^7, so byte x scale is exact in q's type, and a kernel
+ * (enum nsv_cuda_path) gives the bits that it gives on a pool of that type with these values. Stored is: the
  * smallest such scale under which the largest magnitude of the head's dims is at most 448, and each
  * dim over it, rounded to nearest, ties to even. Magnitudes above 448 * 2^7 become that; NaN
  * becomes 0. No byte that is stored is NaN. */
 enum nsv_cuda_kv_dtype {
 	NSV_CUDA_KV_SAME, /* elements of shape->kv_dtype */
-	NSV_CUDA_KV_E4M3, /* bytes, as above; block strides are whole fours */
+	NSV_CUDA_KV_E4M3, /* block strides are whole fours; for tensor cores head_dim, strides and */
+			  /* the pools' addresses are whole sixteens */
 };
 
 struct nsv_cuda_kv {
@@ -157,6 +158,8 @@ NSV_CUDA_API int nsv_cuda_attn_new(struct nsv_cuda *cuda, const struct nsv_attn_
 	const struct nsv_cuda_kv *kv, const struct nsv_cuda_limits *limits,
 	struct nsv_cuda_attn **ret_attn, struct nsv_err *err);
 NSV_CUDA_API void nsv_cuda_attn_free(struct nsv_cuda_attn *attn); /* NULL is fine */
+/* Which prefixes pay: for nsv_attn_find_shared. */
+NSV_CUDA_API struct nsv_attn_sharing nsv_cuda_attn_sharing(const struct nsv_attn_shape *shape);
 NSV_CUDA_API enum nsv_cuda_path nsv_cuda_attn_path(const struct nsv_cuda_attn *attn);
 NSV_CUDA_API size_t nsv_cuda_attn_work_len(const struct nsv_cuda_attn *attn);
 /* Spreads the step's work over the device; once a step, before its layers. From here to the last

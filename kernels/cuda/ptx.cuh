@@ -167,12 +167,12 @@ __device__ __forceinline__ void tma_prefetch_map(const CUtensorMap *map)
 	asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }
 
-/* Eight bytes that are read once: not through the first-level cache. */
-__device__ __forceinline__ uint2 ld_global_8(const void *at, uint64_t policy)
+/* Sixteen bytes that are read once: not through the first-level cache. */
+__device__ __forceinline__ uint4 ld_global_16(const void *at, uint64_t policy)
 {
-	uint2 x;
-	asm volatile("ld.global.L1::no_allocate.L2::cache_hint.v2.u32 {%0, %1}, [%2], %3;"
-		     : "=r"(x.x), "=r"(x.y)
+	uint4 x;
+	asm volatile("ld.global.L1::no_allocate.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;"
+		     : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
 		     : "l"(at), "l"(policy)
 		     : "memory");
 	return x;
@@ -239,14 +239,27 @@ __device__ __forceinline__ void ldmatrix_x4_trans(uint32_t r[4], uint32_t addr)
 		     : "memory");
 }
 
-/* The two e4m3 in the low half of x: exact. */
-__device__ __forceinline__ __half2 e4m3_pair(uint32_t x)
+/* The two e4m3 in the low half of x, as fp16: exact. */
+__device__ __forceinline__ uint32_t e4m3_pair(uint32_t x)
 {
 	uint32_t r;
-	__half2 pair;
 	asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(r) : "h"((uint16_t)x));
-	memcpy(&pair, &r, sizeof(pair));
-	return pair;
+	return r;
+}
+
+/* Products of pairs, subnormal ones too. */
+__device__ __forceinline__ uint32_t mul_f16x2(uint32_t a, uint32_t b)
+{
+	uint32_t r;
+	asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
+	return r;
+}
+
+__device__ __forceinline__ uint32_t mul_bf16x2(uint32_t a, uint32_t b)
+{
+	uint32_t r;
+	asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
+	return r;
 }
 
 /* What a 16-bit element type needs: its product, its packing, two ones. */

@@ -37,11 +37,12 @@ static group_list find_groups(const test_case &t)
 {
 	vector<nsv_attn_seq> seqs;
 	group_list groups(t.seqs.size());
+	nsv_attn_sharing use = {NSV_CUDA_SHARED_KEYS, 0, 0};
 	for (size_t i = 0; i < t.seqs.size(); i++)
 		seqs.push_back({(uint32_t)t.seqs[i].row0, (uint32_t)t.seqs[i].n_query,
 			(uint32_t)t.seqs[i].n_past, t.table_stride, &t.tables[i * t.table_stride]});
 	groups.resize(nsv_attn_find_shared(&t.shape, seqs.data(), (uint32_t)seqs.size(),
-		NSV_CUDA_SHARED_KEYS, groups.data(), (uint32_t)groups.size()));
+		&use, groups.data(), (uint32_t)groups.size()));
 	return groups;
 }
 

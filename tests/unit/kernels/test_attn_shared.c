@@ -37,7 +37,8 @@ static void share(struct batch *b, uint32_t of, uint32_t n)
 
 static uint32_t find(const struct batch *b, struct nsv_attn_shared *ret, uint32_t max)
 {
-	return nsv_attn_find_shared(&b->shape, b->seqs, b->n_seq, UNIT, ret, max);
+	const struct nsv_attn_sharing use = {.unit = UNIT};
+	return nsv_attn_find_shared(&b->shape, b->seqs, b->n_seq, &use, ret, max);
 }
 
 static struct batch make_batch(uint32_t block_size)
@@ -102,6 +103,27 @@ static void keeps_a_long_prefix(void **state)
 	assert_memory_equal(&got[0], (&(struct nsv_attn_shared){0, 3, 0, 3, 512}), sizeof(got[0]));
 }
 
+/* Groups that save too little, or too little a sequence, are left out. */
+static void leaves_out_what_does_not_pay(void **state)
+{
+	struct batch b = make_batch(16);
+	struct nsv_attn_shared got[MAX_SEQ];
+	struct nsv_attn_sharing use = {.unit = UNIT, .min_key = 512, .min_saved = 1024};
+	(void)state;
+	for (uint32_t i = 0; i < 3; i++) {
+		add(&b, 600, 1);
+		share(&b, 0, 32);
+	}
+	assert_int_equal(nsv_attn_find_shared(&b.shape, b.seqs, 3, &use, got, MAX_SEQ), 1);
+	assert_int_equal(nsv_attn_find_shared(&b.shape, b.seqs, 2, &use, got, MAX_SEQ), 0);
+	use.min_saved = 1025;
+	assert_int_equal(nsv_attn_find_shared(&b.shape, b.seqs, 3, &use, got, MAX_SEQ), 0);
+	use.min_saved = 0;
+	assert_int_equal(nsv_attn_find_shared(&b.shape, b.seqs, 2, &use, got, MAX_SEQ), 1);
+	use.min_key = 513;
+	assert_int_equal(nsv_attn_find_shared(&b.shape, b.seqs, 3, &use, got, MAX_SEQ), 0);
+}
+
 static void check_group(const struct batch *b, const struct nsv_attn_shared *g)
 {
 	uint32_t row = g->row0;
@@ -147,6 +169,7 @@ int main(void)
 		cmocka_unit_test(finds_groups),
 		cmocka_unit_test(refuses_what_is_not_shared),
 		cmocka_unit_test(keeps_a_long_prefix),
+		cmocka_unit_test(leaves_out_what_does_not_pay),
 		cmocka_unit_test(holds_on_random_batches),
 	};
 	t_seed();
