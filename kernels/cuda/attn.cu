@@ -21,9 +21,6 @@ static constexpr float LOG2E = 1.44269504f;
 static constexpr int32_t DECODE_ROWS = 64, DECODE_ROWS_BESIDE_PREFILL = 32;
 /* A tile of a prefix: larger ones were slower, for want of registers. */
 static constexpr int32_t SHARED_ROW_TILE = 16;
-/* Prefixes that pay for their launch: keys, and bytes that need not be read (NOTES.md). */
-static constexpr uint32_t SHARED_MIN_KEYS = 1024;
-static constexpr uint64_t SHARED_MIN_BYTES = 64 << 20;
 
 /* A line of items that decode's kernel spreads over the device: how, and what the plan leaves. */
 struct decode_line {
@@ -293,12 +290,6 @@ void nsv_cuda_attn_free(struct nsv_cuda_attn *attn)
 		return;
 	cudaFree(attn->memory);
 	free(attn);
-}
-
-struct nsv_attn_sharing nsv_cuda_attn_sharing(const struct nsv_attn_shape *shape)
-{
-	uint64_t key_len = (uint64_t)shape->n_kv_head * shape->head_dim * 2 * sizeof(uint16_t);
-	return {NSV_CUDA_SHARED_KEYS, SHARED_MIN_KEYS, SHARED_MIN_BYTES / key_len};
 }
 
 enum nsv_cuda_path nsv_cuda_attn_path(const struct nsv_cuda_attn *attn)

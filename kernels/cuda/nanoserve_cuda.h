@@ -119,7 +119,8 @@ struct nsv_cuda_seq {
  * keys that are shared, `table` of any member, n_shared 0. Each member's n_shared is that n_past,
  * its n_past is no less, and its table begins with the same blocks. Shared keys are whole
  * NSV_CUDA_SHARED_KEYS, since every multiple of it is the edge of a chunk: the bits are those
- * without a prefix. nsv_attn_find_shared (kernels/attn_shared.h) finds prefixes. */
+ * without a prefix. nsv_attn_find_shared (kernels/attn_shared.h) finds prefixes. Not to be relied on
+ * yet, so off unless limits allow prefixes: NOTES.md says what was seen and from where on it pays. */
 #define NSV_CUDA_SHARED_KEYS 512u
 
 /* A step's sequences. The arrays are on the device, so that a captured graph replays over what
@@ -158,8 +159,6 @@ NSV_CUDA_API int nsv_cuda_attn_new(struct nsv_cuda *cuda, const struct nsv_attn_
 	const struct nsv_cuda_kv *kv, const struct nsv_cuda_limits *limits,
 	struct nsv_cuda_attn **ret_attn, struct nsv_err *err);
 NSV_CUDA_API void nsv_cuda_attn_free(struct nsv_cuda_attn *attn); /* NULL is fine */
-/* Which prefixes pay: for nsv_attn_find_shared. */
-NSV_CUDA_API struct nsv_attn_sharing nsv_cuda_attn_sharing(const struct nsv_attn_shape *shape);
 NSV_CUDA_API enum nsv_cuda_path nsv_cuda_attn_path(const struct nsv_cuda_attn *attn);
 NSV_CUDA_API size_t nsv_cuda_attn_work_len(const struct nsv_cuda_attn *attn);
 /* Spreads the step's work over the device; once a step, before its layers. From here to the last
