@@ -6,9 +6,11 @@
 #if defined(NSV_DEBUG)
 #define N_RANDOM 8 /* with sanitizers */
 #define N_CUT 300u
+#define N_CUT_TYPE 1u /* fp16 alone: cutting takes long there */
 #else
 #define N_RANDOM 40
 #define N_CUT 600u
+#define N_CUT_TYPE 2u
 #endif
 
 struct batch {
@@ -255,7 +257,7 @@ static uint32_t next_dtype(void)
 	return n++ % 2 ? NSV_F32 : NSV_F16;
 }
 
-static const uint32_t both[] = {NSV_F32, NSV_F16};
+static const uint32_t both[] = {NSV_F16, NSV_F32};
 
 static void test_head_sizes(void **unused)
 {
@@ -385,7 +387,7 @@ static void check_cuts(uint32_t dtype)
 static void test_cuts(void **unused)
 {
 	(void)unused;
-	for (size_t i = 0; i < NSV_ARRAY_LEN(both); i++)
+	for (size_t i = 0; i < N_CUT_TYPE; i++)
 		check_cuts(both[i]);
 }
 
