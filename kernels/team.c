@@ -29,6 +29,8 @@ struct nsv_team {
 	struct gate start, meet;
 	_Atomic uint32_t n_here; /* members at the barrier */
 	char pad[NSV_CACHE_LINE - 4];
+	_Atomic uint32_t n_taken; /* items of this phase */
+	char pad_taken[NSV_CACHE_LINE - 4];
 	uint32_t spin, n_member;
 	void (*fn)(const struct nsv_part *part, void *arg); /* NULL: leave */
 	void *arg;
@@ -68,7 +70,15 @@ void nsv_team_barrier(const struct nsv_part *part)
 		return;
 	}
 	atomic_store_explicit(&team->n_here, 0, memory_order_relaxed);
+	atomic_store_explicit(&team->n_taken, 0, memory_order_relaxed);
 	gate_open(&team->meet);
+}
+
+uint32_t nsv_team_take(const struct nsv_part *part, uint32_t *alone)
+{
+	if (part->count == 1)
+		return (*alone)++;
+	return atomic_fetch_add_explicit(&part->team->n_taken, 1, memory_order_relaxed);
 }
 
 static void *member_main(void *arg)

@@ -1,9 +1,9 @@
 /* One step: a batch of rows through all layers, run by every member of the team together. How the
  * work is shared depends on the rows; the bits do not.
  *
- *     many rows   each member takes rows of its own through everything but attention, some at a
- *                 time, in a lane of its own: it meets the others twice a layer, before attention
- *                 and after it
+ *     many rows   a member takes some of the rows, from one attention to the next, in a lane of its
+ *                 own, then others that nobody has taken: it meets the others twice a layer, before
+ *                 attention and after it
  *     some rows   products share out their outputs, what works row by row (norms, RoPE, gating,
  *                 the residual stream) shares out rows, in the shared lane: 13 meetings a layer
  *     few rows    as above, but each member works row by row on all rows, in a lane of its own,
@@ -32,7 +32,7 @@ struct walk {
 	const struct nsv_part *part;
 	const struct nsv_part *mul_part; /* who shares products: the team, or nobody */
 	const struct nsv_part *row_part; /* who shares acts_set: the team, or nobody */
-	bool apart;			 /* many rows: to be taken some at a time */
+	uint32_t n_take;		 /* many rows: so many are taken at a time; else 0 */
 	struct nsv_lane lane;
 	uint32_t first, n_lane;	  /* the lane's rows, of the batch's */
 	uint32_t row0, n_row;	  /* rows of the lane that this member computes */
@@ -41,7 +41,9 @@ struct walk {
 
 static const struct nsv_part alone = {.index = 0, .count = 1};
 
-#define ROW_UNIT 16 /* many rows are parted in whole tiles of products */
+#define ROW_UNIT 16u  /* rows are taken in whole tiles of products */
+#define APART_ROWS 32u /* a member: from so many on rows are taken, not weights parted */
+#define TAKE_EACH 4u  /* times that a member takes rows at least, where there are enough */
 
 /* ---- Checks: nothing is written before they pass */
 
@@ -193,6 +195,17 @@ static void own_rows(struct walk *w)
 	w->lane.acts = own->acts;
 }
 
+/* Few at a time, that nobody waits long for the last; but a panel of weights is unpacked anew for
+ * those of each take. */
+static uint32_t choose_take(uint32_t n_row, uint32_t n_member)
+{
+	uint32_t n = n_row / (TAKE_EACH * n_member) / ROW_UNIT * ROW_UNIT;
+
+	if (n_row < APART_ROWS * n_member)
+		return 0;
+	return n < ROW_UNIT ? ROW_UNIT : n < NSV_LANE_ROWS ? n : NSV_LANE_ROWS;
+}
+
 static struct walk begin_walk(const struct step *s, const struct nsv_part *part)
 {
 	uint32_t n_row = s->batch->n_row;
@@ -201,12 +214,12 @@ static struct walk begin_walk(const struct step *s, const struct nsv_part *part)
 		.part = part,
 		.mul_part = part,
 		.row_part = part,
-		.apart = n_row >= NSV_LANE_ROWS * part->count,
+		.n_take = choose_take(n_row, part->count),
 		.lane = s->m->scratch.shared,
 		.n_lane = n_row};
 	size_t begin, end;
 
-	nsv_part_range(part, n_row, w.apart ? ROW_UNIT : 1, &begin, &end);
+	nsv_part_range(part, n_row, 1, &begin, &end);
 	w.row0 = w.share0 = (uint32_t)begin;
 	w.n_row = w.n_share = (uint32_t)(end - begin);
 	if (part->count > 1 && n_row <= NSV_OWN_ROWS)
@@ -226,23 +239,6 @@ static struct walk some_rows(const struct walk *w, uint32_t first, uint32_t n)
 	some.n_lane = some.n_row = some.n_share = n;
 	some.row0 = 0;
 	return some;
-}
-
-static void each_rows(
-	const struct walk *w, uint32_t layer, void (*fn)(const struct walk *w, uint32_t layer))
-{
-	uint32_t end = w->share0 + w->n_share;
-
-	if (!w->apart) {
-		fn(w, layer);
-		return;
-	}
-	for (uint32_t r = w->share0; r < end; r += NSV_LANE_ROWS) {
-		struct walk some =
-			some_rows(w, r, end - r < NSV_LANE_ROWS ? end - r : NSV_LANE_ROWS);
-
-		fn(&some, layer);
-	}
 }
 
 /* out (n_row, ld) = the product's matrices times what acts_set left. All who share it have met. */
@@ -436,13 +432,35 @@ static void run_after(const struct walk *w, uint32_t layer)
 	run_ff(w, &w->m->layers[layer]);
 }
 
-static void run_layer(const struct walk *w, uint32_t layer)
+/* What lies between the attention of the layer before and that of `layer`; at the ends one of them
+ * is not there. */
+static void run_between(const struct walk *w, uint32_t layer)
 {
-	each_rows(w, layer, run_qkv);
-	meet(w); /* attention reads the K and V of every row */
-	attend(w, layer);
-	meet(w); /* a row's heads come from all members */
-	each_rows(w, layer, run_after);
+	if (layer == 0) {
+		embed_rows(w);
+		for (uint32_t kind = 0; kind < nsv_n_layer_kind(&w->m->desc); kind++)
+			set_angles(w, kind);
+	} else {
+		run_after(w, layer - 1);
+	}
+	if (layer < w->m->desc.n_layer)
+		run_qkv(w, layer);
+}
+
+/* Every row, by whoever takes it: rows do not meet here. */
+static void run_rows(const struct walk *w, uint32_t layer)
+{
+	uint32_t n_row = w->step->batch->n_row, alone_taken = 0, first;
+
+	if (w->n_take == 0) {
+		run_between(w, layer);
+		return;
+	}
+	while ((first = nsv_team_take(w->part, &alone_taken) * w->n_take) < n_row) {
+		struct walk some = some_rows(w, first, (uint32_t)nsv_min(w->n_take, n_row - first));
+
+		run_between(&some, layer);
+	}
 }
 
 /* The last norm, on this member's share of the rows that are wanted; in a lane of its own, on all.
@@ -476,11 +494,13 @@ static void run_member(const struct nsv_part *part, void *arg)
 {
 	struct walk w = begin_walk(arg, part);
 
-	embed_rows(&w);
-	for (uint32_t kind = 0; kind < nsv_n_layer_kind(&w.m->desc); kind++)
-		set_angles(&w, kind);
-	for (uint32_t i = 0; i < w.m->desc.n_layer; i++)
-		run_layer(&w, i);
+	for (uint32_t i = 0; i < w.m->desc.n_layer; i++) {
+		run_rows(&w, i);
+		meet(&w); /* attention reads the K and V of every row */
+		attend(&w, i);
+		meet(&w); /* a row's heads come from all members */
+	}
+	run_rows(&w, w.m->desc.n_layer);
 	run_head(&w);
 }
 

@@ -3,7 +3,6 @@
  * pass does not know would change the answers if it were left out. */
 #include "daemon/model/model-impl.h"
 
-#include <stdatomic.h>
 #include <string.h>
 #include <sys/mman.h>
 
@@ -42,7 +41,6 @@ struct nsv_loader {
 	struct packing *packings;
 	struct copying *copyings;
 	size_t n_used, n_packing, n_copying;
-	_Atomic size_t next_piece; /* the first that nobody packs yet */
 };
 
 static struct name name_of(uint32_t layer, const char *suffix, const char *what)
@@ -465,7 +463,8 @@ static void pack_piece(const struct nsv_loader *l, const struct packing *p, size
  * start has more to do than this. */
 static void pack_member(const struct nsv_part *part, void *arg)
 {
-	struct nsv_loader *l = arg;
+	const struct nsv_loader *l = arg;
+	uint32_t alone = 0;
 	size_t i = 0;
 
 	for (size_t k = 0; part->index == 0 && k < l->n_copying; k++) {
@@ -473,7 +472,7 @@ static void pack_member(const struct nsv_part *part, void *arg)
 		memcpy((char *)l->m->weights.map + c->off, c->tensor->data, c->tensor->len);
 	}
 	for (;;) {
-		size_t piece = atomic_fetch_add_explicit(&l->next_piece, 1, memory_order_relaxed);
+		size_t piece = nsv_team_take(part, &alone);
 		while (i < l->n_packing && piece >= l->packings[i].end_piece)
 			i++;
 		if (i == l->n_packing)

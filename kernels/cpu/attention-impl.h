@@ -662,11 +662,14 @@ static void run_part(struct item *it, uint32_t c)
 
 /* ---- Who does what ---------------------------------------------------------------------- */
 
-/* Work is dealt out by its cost, in one fixed order: each member walks all of it, takes its
- * share. */
+/* Each member walks all items in one order. Whole ones are taken as members come to them: their
+ * number makes up for what they and the processors differ by. Chunks, of which there are few, are
+ * dealt out by their cost. */
 struct deal {
 	const struct nsv_part *part;
 	uint64_t total, so_far; /* total 0: counting */
+	uint32_t at, mine;	/* whole: the walk's place; the item that this member has taken */
+	uint32_t alone;
 	bool split;
 };
 
@@ -682,8 +685,8 @@ static bool is_mine(struct deal *deal, uint64_t cost)
 static void deal_item(struct deal *deal, struct item *it)
 {
 	if (!deal->split) {
-		if (is_mine(deal, (uint64_t)(item_end(it) - item_begin(it)) * it->n_row + 1))
-			run_whole(it);
+		run_whole(it);
+		deal->mine = nsv_team_take(deal->part, &deal->alone);
 		return;
 	}
 	for (uint32_t c = nsv_attn_n_chunk(item_begin(it) + 1ull) - 1;
@@ -708,6 +711,8 @@ static void deal_tile(struct deal *deal, struct item *it)
 	uint32_t group = call->plan->group;
 	for (uint32_t kv = 0; kv < call->shape->n_kv_head; kv++)
 		for (uint32_t h = 0; h < group; h += ROWS) {
+			if (!deal->split && deal->at++ != deal->mine)
+				continue;
 			it->kv_head = kv;
 			it->head0 = kv * group + h;
 			it->n_head = min_u32(group - h, ROWS);
@@ -725,9 +730,10 @@ static void deal_all(struct deal *deal, const struct nsv_attn_call *call)
 	struct item it = {.call = call};
 	for (uint32_t i = 0; i < call->plan->n_seq; i++) {
 		it.seq = &call->seqs[i];
-		for (uint32_t q = 0; q < it.seq->n_query; q += step) {
-			it.query0 = q;
-			it.n_query = min_u32(step, it.seq->n_query - q);
+		/* The longest histories first: what is left for the end is short. */
+		for (uint32_t t = (it.seq->n_query + step - 1) / step; t-- > 0;) {
+			it.query0 = t * step;
+			it.n_query = min_u32(step, it.seq->n_query - it.query0);
 			deal_tile(deal, &it);
 		}
 	}
@@ -765,12 +771,14 @@ void FN(attention)(const struct nsv_part *part, const struct nsv_attn_call *call
 	struct deal deal = {.part = part};
 	deal.split = part->count > 1 && call->plan->n_chunk > 1 &&
 		call->plan->n_row <= NSV_ATTN_SPLIT_ROWS;
-	deal_all(&deal, call);
-	deal.total = deal.so_far;
-	deal.so_far = 0;
+	if (!deal.split)
+		deal.mine = nsv_team_take(part, &deal.alone);
 	deal_all(&deal, call);
 	if (!deal.split)
 		return;
+	deal.total = deal.so_far;
+	deal.so_far = 0;
+	deal_all(&deal, call);
 	nsv_team_barrier(part);
 	fold_all(part, call);
 }

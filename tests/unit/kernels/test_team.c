@@ -8,6 +8,7 @@
 
 #include <cmocka.h>
 
+#include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <time.h>
@@ -92,6 +93,41 @@ static void test_sleepers(void **unused)
 		check_ring(n, 60 + t_below(10), true);
 }
 
+/* Each phase, every item is taken once, whoever is late, by however many there are. */
+struct taking {
+	uint32_t n_phase, n_item;
+	_Atomic uint32_t times[64];
+};
+
+static void take_part(const struct nsv_part *part, void *arg)
+{
+	struct taking *t = arg;
+	for (uint32_t p = 0; p < t->n_phase; p++) {
+		uint32_t alone = 0, item;
+		if ((p + part->index) % 8 == 0)
+			sched_yield();
+		while ((item = nsv_team_take(part, &alone)) < t->n_item)
+			atomic_fetch_add(&t->times[item], 1);
+		nsv_team_barrier(part);
+	}
+}
+
+static void test_take(void **unused)
+{
+	(void)unused;
+	for (uint32_t n = 1; n <= MEMBERS; n++) {
+		struct nsv_team *team = NULL;
+		struct taking t = {.n_phase = 100, .n_item = 1 + t_below(64)};
+		assert_int_equal(nsv_team_new(n, &team), 0);
+		for (uint32_t run = 1; run <= 3; run++) {
+			nsv_team_run(team, take_part, &t);
+			for (uint32_t i = 0; i < t.n_item; i++)
+				assert_int_equal(t.times[i], run * t.n_phase);
+		}
+		nsv_team_free(team);
+	}
+}
+
 /* Between runs members sleep; a run wakes them. */
 static void test_wake_after_idle(void **unused)
 {
@@ -149,6 +185,7 @@ int main(void)
 		cmocka_unit_test(test_all_run),
 		cmocka_unit_test(test_barrier),
 		cmocka_unit_test(test_sleepers),
+		cmocka_unit_test(test_take),
 		cmocka_unit_test(test_wake_after_idle),
 		cmocka_unit_test(test_new_and_free),
 		cmocka_unit_test(test_range),
