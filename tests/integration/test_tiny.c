@@ -281,7 +281,6 @@ static void test_impossible_indices_end_the_session(void **state)
 static void test_holes_in_the_region(void **state)
 {
 	struct nsv_raw r;
-	struct nsv_cqe c;
 	(void)state;
 
 	assert_int_equal(nsv_raw_open(&r, served.socket, NULL), 0);
@@ -291,7 +290,7 @@ static void test_holes_in_the_region(void **state)
 				 (off_t)r.up_region.len),
 		0);
 	nsv_bell_send(r.fd);
-	nsv_raw_next(&r, &c); /* an answer, or the end of the session: both are fine */
+	/* An answer, the end of the session, or nothing, where the indices were gone before it looked. */
 	nsv_raw_close(&r);
 	check_daemon_goes_on();
 }
