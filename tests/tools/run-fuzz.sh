@@ -1,5 +1,5 @@
 #!/bin/sh
-# Runs each fuzz target for so many seconds, as many at once as there are CPUs, over its corpus:
+# Runs each fuzz target for so many seconds, two at once for each CPU, over its corpus:
 # tests/fuzz/corpus/NAME/ (seeds with names) and NAME.tar.xz (what a long run kept of its finds).
 # New inputs go to build/, findings too.
 #     run-fuzz.sh SECONDS TARGET...
@@ -38,7 +38,7 @@ report() {
 }
 
 mkdir -p build/fuzz-corpus
-at_once=$(nproc)
+at_once=$((2 * $(nproc)))
 n=0
 for t in "$@"; do
 	(
