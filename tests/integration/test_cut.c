@@ -138,15 +138,9 @@ static void check_empty(struct nsv_world *w)
 static void run_out(struct nsv_world *w)
 {
 	for (uint32_t turn = 0; turn < MAX_TURNS; turn++) {
-		bool any = false;
 		nsv_world_turn(w);
 		check_audit(w);
-		for (uint32_t i = 0; i < NSV_WORLD_MAX; i++) {
-			if (w->jobs[i] && w->got[i].done)
-				nsv_world_release(w, i);
-			any |= w->jobs[i] != NULL;
-		}
-		if (!any) {
+		if (!nsv_world_let_go(w)) {
 			nsv_world_turn(w);
 			return;
 		}

@@ -39,12 +39,7 @@ static void run_out(struct nsv_world *w)
 		nsv_world_turn(w);
 		if (nsv_engine_check(w->engine, true, &err) < 0)
 			fail_msg("%s", err.text);
-		any = false;
-		for (uint32_t i = 0; i < N; i++) {
-			if (w->jobs[i] && w->got[i].done)
-				nsv_world_release(w, i);
-			any |= w->jobs[i] != NULL;
-		}
+		any = nsv_world_let_go(w);
 	}
 	assert_false(any);
 	nsv_world_turn(w);

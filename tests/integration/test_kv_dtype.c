@@ -38,12 +38,7 @@ static void run_out(struct nsv_world *w)
 
 	for (int turn = 0; turn < 300 && any; turn++) {
 		nsv_world_turn(w);
-		any = false;
-		for (uint32_t i = 0; i < N; i++) {
-			if (w->jobs[i] && w->got[i].done)
-				nsv_world_release(w, i);
-			any |= w->jobs[i] != NULL;
-		}
+		any = nsv_world_let_go(w);
 	}
 	assert_false(any);
 	nsv_world_turn(w);

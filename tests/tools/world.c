@@ -163,6 +163,18 @@ void nsv_world_release(struct nsv_world *w, uint32_t i)
 	w->released[i] = true;
 }
 
+bool nsv_world_let_go(struct nsv_world *w)
+{
+	bool any = false;
+
+	for (uint32_t i = 0; i < NSV_WORLD_MAX; i++) {
+		if (w->jobs[i] && w->got[i].done)
+			nsv_world_release(w, i);
+		any |= w->jobs[i] != NULL;
+	}
+	return any;
+}
+
 static void read_text(
 	const struct nsv_world *w, uint32_t slot, struct nsv_world_got *got, uint64_t end)
 {

@@ -53,6 +53,8 @@ void nsv_world_close(struct nsv_world *w);
 void nsv_world_submit(struct nsv_world *w, uint32_t i); /* all of its entry's answers */
 void nsv_world_cancel(struct nsv_world *w, uint32_t i);
 void nsv_world_release(struct nsv_world *w, uint32_t i);
+/* Releases what has ended. true: others are still there. */
+bool nsv_world_let_go(struct nsv_world *w);
 /* A turn of the engine, then of the clients. false: nothing could run. */
 bool nsv_world_turn(struct nsv_world *w);
 /* What the daemon that comes after a crash finds: copies of the regions as they are now, taken over

@@ -68,11 +68,7 @@ static void test_removed_while_swapped_out(void **state)
 	struct rig r;
 	(void)state;
 
-	rig_init(&r, (struct rig_size){7, 6, 32, false});
-	r.sched.watermark = 0;
-	rig_add(&r, 0, 8);
-	rig_add(&r, 1, 14);
-	rig_until_preempted(&r);
+	init_preempted(&r, (struct rig_size){7, 6, 32, false});
 	assert_int_equal(r.host.n_free, 2);
 	nsv_sched_remove(&r.sched, 1);
 	rig_audit(&r);
