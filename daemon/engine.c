@@ -107,11 +107,10 @@ static int make_space(struct nsv_engine *e, uint32_t batch_tokens)
 
 /* Its memory is taken then, and its weights are still to be packed. */
 static int make_model(struct nsv_engine *e, const struct nsv_engine_config *c,
-	const struct nsv_gguf *g, struct nsv_engine_keep *kept, struct nsv_err *err)
+	const struct nsv_gguf *g, uint32_t n_kept, int *keep_fd, struct nsv_err *err)
 {
-	int *keep_fd = &kept->weights_fd;
 	struct nsv_model_keep keep = {.fd = *keep_fd};
-	size_t most = nsv_max(c->max_requests, nsv_engine_kept_records(kept->seqs_fd));
+	size_t most = nsv_max(c->max_requests, n_kept);
 	struct nsv_model_config mc = {.max_row = c->batch_tokens,
 		.max_out = nsv_exec_max_out((uint32_t)most),
 		.keep = &keep,
@@ -177,11 +176,12 @@ static int build(struct nsv_engine *e, const struct nsv_engine_config *c,
 	ret = nsv_team_new(e->info.threads, &e->team);
 	if (ret < 0)
 		return nsv_fail(err, ret, "%u threads: %s", e->info.threads, strerror(-ret));
-	ret = make_model(e, c, g, keep, err);
+	uint32_t n_kept = nsv_engine_kept_records(keep->seqs_fd);
+	ret = make_model(e, c, g, n_kept, &keep->weights_fd, err);
 	if (ret == 0)
 		ret = pack_and_make_kv(e, c, keep, err);
 	if (ret == 0)
-		ret = nsv_engine_make_seqs(e, c, &keep->seqs_fd, err);
+		ret = nsv_engine_make_seqs(e, c, n_kept, &keep->seqs_fd, err);
 	if (ret == 0)
 		ret = nsv_block_alloc_init(&e->alloc, e->info.n_block);
 	if (ret == 0 && c->swap_blocks)
@@ -362,7 +362,8 @@ static void handle_all(struct nsv_engine *e)
 	}
 }
 
-/* What others see of the scheduler and the blocks, told after every turn: a turn without a step preempts too. */
+/* What others see of the scheduler and the blocks, told after every turn: one without a step
+ * preempts too. */
 static void tell_stats(struct nsv_engine *e)
 {
 	nsv_stat_set(&e->stats.n_preempt, e->sched.n_preempt);

@@ -94,11 +94,12 @@ int nsv_engine_drain(struct nsv_engine *e, struct nsv_err *err);
  * set. */
 int nsv_engine_make_kv(
 	struct nsv_engine *e, const struct nsv_engine_config *c, int *keep_fd, struct nsv_err *err);
-/* A table with sessions in it is taken over whatever its size, which max_requests then becomes. */
-int nsv_engine_make_seqs(
-	struct nsv_engine *e, const struct nsv_engine_config *c, int *keep_fd, struct nsv_err *err);
 /* The records of a table that was kept and has sessions, else 0. */
 uint32_t nsv_engine_kept_records(int keep_fd);
+/* A table with sessions in it is taken over whatever its size, n_kept of nsv_engine_kept_records(),
+ * which max_requests then becomes. */
+int nsv_engine_make_seqs(struct nsv_engine *e, const struct nsv_engine_config *c, uint32_t n_kept,
+	int *keep_fd, struct nsv_err *err);
 
 /* The requests of an entry come in, from its first one on: records, slots, scheduler, answers. A
  * crash in between leaves the first of them in `seqs`, none of which has run. */

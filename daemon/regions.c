@@ -238,11 +238,9 @@ static int new_seqs(struct nsv_engine *e, struct nsv_err *err)
 	return ret;
 }
 
-int nsv_engine_make_seqs(
-	struct nsv_engine *e, const struct nsv_engine_config *c, int *keep_fd, struct nsv_err *err)
+int nsv_engine_make_seqs(struct nsv_engine *e, const struct nsv_engine_config *c, uint32_t n_kept,
+	int *keep_fd, struct nsv_err *err)
 {
-	uint32_t n_kept = nsv_engine_kept_records(*keep_fd);
-
 	e->max_requests = n_kept ? n_kept : c->max_requests;
 	int ret = table_len(e, &e->info.seqs_len, err);
 	if (ret < 0)
