@@ -39,28 +39,6 @@ ALWAYS_INLINE void vf_store(float *p, vf a)
 	vst1q_f32(p + 12, a.v[3]);
 }
 
-ALWAYS_INLINE vf vf_load_n(const float *p, uint32_t n)
-{
-	float t[VF_N] = {0};
-	if (n >= VF_N)
-		return vf_load(p);
-	for (uint32_t i = 0; i < n; i++)
-		t[i] = p[i];
-	return vf_load(t);
-}
-
-ALWAYS_INLINE void vf_store_n(float *p, vf a, uint32_t n)
-{
-	float t[VF_N];
-	if (n >= VF_N) {
-		vf_store(p, a);
-		return;
-	}
-	vf_store(t, a);
-	for (uint32_t i = 0; i < n; i++)
-		p[i] = t[i];
-}
-
 ALWAYS_INLINE vf vf_load_f16(const void *p)
 {
 	const uint16_t *h = p;

@@ -229,28 +229,6 @@ ALWAYS_INLINE void vf_store(float *p, vf a)
 	_mm256_storeu_ps(p + 8, a.hi);
 }
 
-ALWAYS_INLINE vf vf_load_n(const float *p, uint32_t n)
-{
-	float t[VF_N] = {0};
-	if (n >= VF_N)
-		return vf_load(p);
-	for (uint32_t i = 0; i < n; i++)
-		t[i] = p[i];
-	return vf_load(t);
-}
-
-ALWAYS_INLINE void vf_store_n(float *p, vf a, uint32_t n)
-{
-	float t[VF_N];
-	if (n >= VF_N) {
-		vf_store(p, a);
-		return;
-	}
-	vf_store(t, a);
-	for (uint32_t i = 0; i < n; i++)
-		p[i] = t[i];
-}
-
 ALWAYS_INLINE vf vf_load_f16(const void *p)
 {
 	const __m128i *q = p;
@@ -586,6 +564,33 @@ ALWAYS_INLINE float vf_hmax(vf a)
 	for (uint32_t i = 1; i < VF_N; i++)
 		m = m > a.f[i] ? m : a.f[i];
 	return m;
+}
+
+#endif
+
+/* Rows that have no masks. */
+#if defined(VEC_NEON) || (defined(__AVX2__) && !defined(__AVX512F__))
+
+ALWAYS_INLINE vf vf_load_n(const float *p, uint32_t n)
+{
+	float t[VF_N] = {0};
+	if (n >= VF_N)
+		return vf_load(p);
+	for (uint32_t i = 0; i < n; i++)
+		t[i] = p[i];
+	return vf_load(t);
+}
+
+ALWAYS_INLINE void vf_store_n(float *p, vf a, uint32_t n)
+{
+	float t[VF_N];
+	if (n >= VF_N) {
+		vf_store(p, a);
+		return;
+	}
+	vf_store(t, a);
+	for (uint32_t i = 0; i < n; i++)
+		p[i] = t[i];
 }
 
 #endif
