@@ -10,6 +10,12 @@
 #define MFD_NOEXEC_SEAL 0x0008u
 #endif
 
+#ifndef MADV_COLLAPSE
+#define MADV_COLLAPSE 25
+#endif
+
+#define HUGE_PAGE ((size_t)2 << 20)
+
 #define SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
 
 /* A memfd that can be sealed. Kernels before 6.3 refuse MFD_NOEXEC_SEAL: there it is left out and
@@ -36,9 +42,32 @@ static int check_seals(int fd, struct nsv_err *err)
 	return 0;
 }
 
+/* Maps where huge pages are whole: somewhere, what they do not need given back. */
+static void *map_aligned(int fd, size_t len, int prot)
+{
+	size_t end, room;
+
+	if (len < HUGE_PAGE || !nsv_align_up(len, NSV_PAGE, &end) ||
+		!nsv_add(end, HUGE_PAGE, &room))
+		return mmap(NULL, len, prot, MAP_SHARED, fd, 0);
+	char *at = mmap(NULL, room, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	if (at == MAP_FAILED)
+		return MAP_FAILED;
+	size_t before = -(uintptr_t)at & (HUGE_PAGE - 1);
+	void *map = mmap(at + before, len, prot, MAP_SHARED | MAP_FIXED, fd, 0);
+	if (map == MAP_FAILED) {
+		munmap(at, room);
+		return map;
+	}
+	if (before)
+		munmap(at, before);
+	munmap(at + before + end, HUGE_PAGE - before);
+	return map;
+}
+
 static int map_fd(int fd, size_t len, int prot, void **ret_map, struct nsv_err *err)
 {
-	void *map = mmap(NULL, len, prot, MAP_SHARED, fd, 0);
+	void *map = map_aligned(fd, len, prot);
 
 	if (map == MAP_FAILED)
 		return nsv_fail(err, -errno, "mapping %zu bytes: %s", len, strerror(errno));
@@ -64,35 +93,28 @@ static int allocate(int fd, size_t len, struct nsv_err *err)
 	return 0;
 }
 
-/* Does this machine give huge pages to advised memfds? */
-static bool has_huge_pages(void)
+/* A byte of each huge page's place, then all of it as one page: so that huge pages come whatever
+ * the machine's setting for shared memory is, short of "deny". Kernels before 6.1 cannot; where
+ * memory is short or in pieces, small pages are left to who allocates the rest. */
+static void take_huge_pages(const struct nsv_region *region)
 {
-	char modes[64] = "";
-	FILE *f = fopen("/sys/kernel/mm/transparent_hugepage/shmem_enabled", "re");
-
-	if (f) {
-		if (!fgets(modes, sizeof(modes), f))
-			modes[0] = '\0';
-		fclose(f);
-	}
-	return modes[0] && !strstr(modes, "[never]") && !strstr(modes, "[deny]");
+	for (size_t at = 0; at + HUGE_PAGE <= region->len; at += HUGE_PAGE)
+		if (fallocate(region->fd, 0, (off_t)at, NSV_PAGE) < 0)
+			return;
+	(void)madvise(region->map, region->len & ~(HUGE_PAGE - 1), MADV_COLLAPSE);
 }
 
-/* Maps a new memfd and gives it its pages. Huge pages (where shmem_enabled is "advise") come from
- * touching an advised mapping, never from fallocate, so that goes first; what it could not get,
- * fallocate gets or reports. Both touches are for speed, so their failure is none. Pages of
- * fallocate alone are cleared when they are used first: ten times faster here, and nobody waits for
- * pages that nobody uses. */
+/* Maps a new memfd and gives it its pages: what huge ones cannot be had for, fallocate gets or
+ * reports. Huge pages are cleared here, ten times as fast as small ones at their first use; pages
+ * of fallocate then, and nobody waits for those that nobody uses. */
 static int fill(struct nsv_region *region, unsigned int flags, struct nsv_err *err)
 {
 	int ret = map_fd(region->fd, region->len, PROT_READ | PROT_WRITE, &region->map, err);
 
 	if (ret < 0)
 		return ret;
-	if ((flags & NSV_REGION_HUGE) && has_huge_pages()) {
-		(void)madvise(region->map, region->len, MADV_HUGEPAGE);
-		(void)madvise(region->map, region->len, MADV_POPULATE_WRITE);
-	}
+	if (flags & NSV_REGION_HUGE)
+		take_huge_pages(region);
 	ret = allocate(region->fd, region->len, err);
 	if (ret == 0 && (flags & NSV_REGION_POPULATE))
 		(void)madvise(region->map, region->len, MADV_POPULATE_WRITE);

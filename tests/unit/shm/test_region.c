@@ -40,13 +40,26 @@ static void test_create(void **state)
 	nsv_region_deinit(&r);
 }
 
+/* Large regions lie where huge pages are whole; what is not a whole one is there too. */
 static void test_huge(void **state)
 {
-	struct nsv_region r = NSV_REGION_NONE;
+	const size_t len = (5u << 20) + 4096;
+	struct nsv_region r = NSV_REGION_NONE, again = NSV_REGION_NONE;
+	struct nsv_err err;
+	struct stat st;
 
 	(void)state;
-	assert_int_equal(nsv_region_create(&r, "test", 4u << 20, NSV_REGION_HUGE, NULL), 0);
+	assert_int_equal(nsv_region_create(&r, "test", len, NSV_REGION_HUGE, NULL), 0);
+	assert_int_equal((uintptr_t)r.map % (2u << 20), 0);
+	assert_int_equal(fstat(r.fd, &st), 0);
+	assert_int_equal(st.st_blocks * 512, len);
+	for (size_t i = 0; i < len; i += 512)
+		assert_int_equal(((unsigned char *)r.map)[i], 0);
 	memset(r.map, 1, r.len);
+	assert_int_equal(nsv_region_adopt(&again, dup(r.fd), len, true, &err), 0);
+	assert_int_equal((uintptr_t)again.map % (2u << 20), 0);
+	assert_int_equal(((unsigned char *)again.map)[len - 1], 1);
+	nsv_region_deinit(&again);
 	nsv_region_deinit(&r);
 }
 
