@@ -1,5 +1,6 @@
 /* Tokens a second of the forward pass in this process, with no daemon: prompts of 5, 512 and 2048
- * tokens, and 128 tokens one by one; and where member 0's time goes. Medians of interleaved rounds.
+ * tokens, and 128 tokens one by one, at a prompt's end and after 7,000; and where member 0's time
+ * goes. Medians of interleaved rounds.
  *
  *     make bench NAME=forward        $NANOSERVE_TEST_BACKEND, $NANOSERVE_BENCH_THREADS */
 #include <setjmp.h>
@@ -14,7 +15,8 @@
 #define N_ROUND 3
 #define N_DECODE 128
 #define MAX_ROW 512
-#define N_TOKEN 4096
+#define N_LONG 7000
+#define N_TOKEN 8192
 #define JSON "build/bench/forward.json"
 
 enum phase { ACTS, PRODUCT, EMBED, NORM, ADD, ROPE, GATE, APPEND, ATTENTION, N_PHASE };
@@ -137,7 +139,7 @@ struct work {
 
 static void run_work(struct model_run *r, struct work *w, int round, float *logits)
 {
-	static int32_t tokens[2048 + N_DECODE];
+	static int32_t tokens[N_LONG + N_DECODE];
 	uint32_t n = w->n_prompt + w->n_decode;
 	struct model_seq seq;
 
@@ -214,6 +216,7 @@ int main(void)
 		{.name = "prompt 512", .n_prompt = 512},
 		{.name = "prompt 2048", .n_prompt = 2048},
 		{.name = "decode 128", .n_prompt = 5, .n_decode = N_DECODE, .target = 60},
+		{.name = "after 7,000", .n_prompt = N_LONG, .n_decode = N_DECODE},
 	};
 	const char *name = getenv("NANOSERVE_TEST_BACKEND"), *why = "";
 	const char *threads = getenv("NANOSERVE_BENCH_THREADS");
