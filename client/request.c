@@ -303,12 +303,14 @@ int nsv_request_sweep(struct nsv_request *r)
 		stalled |= nsv_cursor_move(s->cursor, s->read, &r->client->down.slots[r->slot]);
 	}
 	int ret = stalled ? nsv_session_ring(r->client) : 0;
+	if (ret < 0) /* what the session's end took in may have been the end of r */
+		return ret;
 	if (nsv_request_at_end(r)) {
 		nsv_request_finish(r);
 		unlink_all(r);
 		delete_request(r);
 	}
-	return ret;
+	return 0;
 }
 
 void nsv_request_free(struct nsv_request *r)

@@ -21,9 +21,45 @@ static int break_protocol(struct nsv_client *c)
 
 int nsv_session_ring(struct nsv_client *c)
 {
-	int ret = nsv_bell_send(c->fd);
+	return nsv_bell_send(c->fd) < 0 ? nsv_session_lose(c) : 0;
+}
 
-	return ret < 0 ? nsv_session_break(c, -ECONNRESET, "the daemon went away") : 0;
+NSV_ABI_ASSERT((int)NSV_CLIENT_END_DENIED == (int)NSV_E_DENIED);
+NSV_ABI_ASSERT((int)NSV_CLIENT_END_STOPPED == (int)NSV_E_STOPPING);
+NSV_ABI_ASSERT((int)NSV_CLIENT_END_LOST == (int)NSV_E_LOST);
+
+static const char *why_ended(uint32_t code)
+{
+	switch (code) {
+	case NSV_CLIENT_END_UNSAID:
+		return "the daemon went away";
+	case NSV_CLIENT_END_STOPPED:
+		return "the daemon was stopped";
+	case NSV_CLIENT_END_DENIED:
+		return "the daemon does not serve this user any more";
+	case NSV_CLIENT_END_LOST:
+		return "another daemon came, and could not go on with the session: it serves "
+		       "another model, or the session's records are lost";
+	default:
+		return "the daemon ended the session";
+	}
+}
+
+uint32_t nsv_client_end_code(const struct nsv_client *c)
+{
+	return nsv_load_acq_u32(&c->down.head->end);
+}
+
+int nsv_session_lose(struct nsv_client *c)
+{
+	if (c->losing)
+		return -ECONNRESET;
+	c->losing = true;
+	(void)nsv_session_take(c); /* should it fail, the session is broken already, or goes now */
+	c->losing = false;
+	if (c->broken)
+		return c->broken;
+	return nsv_session_break(c, -ECONNRESET, why_ended(nsv_client_end_code(c)));
 }
 
 int nsv_session_reclaim(struct nsv_client *c)
@@ -218,11 +254,9 @@ int nsv_client_dispatch(struct nsv_client *c)
 	if (c->armed) {
 		nsv_wait_end(&c->up.head->wait);
 		c->armed = false;
-		int gone = nsv_bell_drain(c->fd);
-		/* What the daemon wrote before it went is taken first. */
+		if (nsv_bell_drain(c->fd) < 0)
+			return nsv_session_lose(c);
 		int ret = nsv_session_take(c);
-		if (gone < 0 && ret == 0)
-			return nsv_session_break(c, -ECONNRESET, "the daemon went away");
 		return ret < 0 ? ret : mind_silence(c);
 	}
 	return nsv_session_take(c);

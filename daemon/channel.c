@@ -90,6 +90,7 @@ static void resume_rings(struct nsv_channel *ch, uint32_t sq_head)
 	ch->io.reply.tail = (1ull << 32) + nsv_load_rlx_u32(&head->reply_tail);
 	ch->engine.event.tail = (1ull << 32) + nsv_load_rlx_u32(&head->event_tail);
 	nsv_store_rel_u32(&head->sq_head, sq_head);
+	nsv_store_rlx_u32(&head->end, NSV_E_OK); /* of a daemon that died as it ended the session */
 	/* A new odd word: for this one the client may have rung a daemon that is no more. */
 	if (nsv_load_rlx_u32(&head->wait) & 1)
 		nsv_wait_end(&head->wait);
@@ -125,15 +126,38 @@ void nsv_channel_set_epoch(struct nsv_channel *ch, uint32_t epoch)
 	nsv_store_rel_u32(&ch->down.head->epoch, epoch);
 }
 
+void nsv_channel_say_end(struct nsv_channel *ch, enum nsv_code code)
+{
+	nsv_store_rel_u32(&ch->down.head->end, code);
+}
+
+/* No failure matters: the client then knows no more than that it has ended. */
+void nsv_channel_say_lost(int down_fd)
+{
+	const off_t at = offsetof(struct nsv_down_head, end);
+	uint32_t end;
+
+	if (pread(down_fd, &end, sizeof(end), at) != sizeof(end) || end != NSV_E_OK)
+		return;
+	end = NSV_E_LOST;
+	(void)!pwrite(down_fd, &end, sizeof(end), at);
+}
+
 /* No failure matters: the memory then goes with the last descriptor. */
+static void punch(const struct nsv_region *r, size_t from)
+{
+	if (r->fd >= 0 && from < r->len)
+		(void)fallocate(r->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)from,
+			(off_t)(r->len - from));
+}
+
 void nsv_channel_empty(struct nsv_channel *ch)
 {
-	const struct nsv_region *regions[] = {&ch->up_region, &ch->down_region};
+	uint32_t end = ch->down.head ? nsv_load_rlx_u32(&ch->down.head->end) : NSV_E_OK;
 
-	for (size_t i = 0; i < NSV_ARRAY_LEN(regions); i++)
-		if (regions[i]->fd >= 0)
-			(void)fallocate(regions[i]->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
-				0, (off_t)regions[i]->len);
+	punch(&ch->up_region, 0);
+	if (end != NSV_E_DENIED && end != NSV_E_STOPPING)
+		punch(&ch->down_region, NSV_PAGE);
 }
 
 void nsv_channel_deinit(struct nsv_channel *ch)

@@ -40,7 +40,13 @@ int nsv_channel_adopt(struct nsv_channel *ch, const struct nsv_geom *geom, uint6
 	int fd, int up_fd, int down_fd, uint32_t sq_head, struct nsv_err *err);
 /* Says which daemon serves it: the last thing, when everything in `down` is as it shall be. */
 void nsv_channel_set_epoch(struct nsv_channel *ch, uint32_t epoch);
-/* Gives the regions' memory back, whoever holds their descriptors: what is left in them is zeros. */
+/* Says why the session ends: before its socket is shut down. */
+void nsv_channel_say_end(struct nsv_channel *ch, enum nsv_code code);
+/* Likewise of a session that is not taken over; a reason that it has stays. */
+void nsv_channel_say_lost(int down_fd);
+/* Gives the regions' memory back, whoever holds their descriptors: what is left in them is zeros,
+ * but for the head of `down`, and all of `down` where the end was none of the client's doing: what
+ * it was told last can then be read. */
 void nsv_channel_empty(struct nsv_channel *ch);
 void nsv_channel_deinit(struct nsv_channel *ch);
 /* Reading `up` faulted: the session is to be dropped. */

@@ -163,7 +163,7 @@ static void on_hello_timer(struct nsv_source *src, enum nsv_event event, int res
 	for (struct nsv_session *se = s->sessions, *next; se; se = next) {
 		next = se->next;
 		if (se->state == NSV_SESSION_HELLO && now >= se->deadline_ns)
-			nsv_session_drop(se, "no hello came");
+			nsv_session_drop(se, NSV_E_HELLO, "no hello came");
 	}
 	s->hello_timer_armed = s->n_hello > 0;
 	if (s->hello_timer_armed)
@@ -400,10 +400,13 @@ void nsv_server_deinit(struct nsv_server *s)
 	nsv_worker_stop(&s->worker);
 	free_released(s);
 	nsv_loop_free(s->loop); /* nothing is armed any more: sessions can go */
+	bool go_on = s->vaults.on;
 	/* First: what lies in a vault stays there for the next daemon, open as it is. */
 	nsv_vaults_deinit(&s->vaults);
 	while (s->sessions) {
 		struct nsv_session *se = s->sessions;
+		if (se->state == NSV_SESSION_OPEN && !go_on)
+			nsv_channel_say_end(&se->ch, NSV_E_STOPPING);
 		se->state = NSV_SESSION_CLOSING;
 		nsv_session_free(se);
 	}

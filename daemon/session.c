@@ -24,7 +24,7 @@ static void refuse_hello(struct nsv_session *se, enum nsv_code code, const char 
 
 	nsv_welcome_send(se->fd, &w, -1, -1);
 	se->server->n_refused++;
-	nsv_session_drop(se, text);
+	nsv_session_drop(se, code, text);
 }
 
 /* Who it is, and may it connect? 0, an nsv_code and a sentence, or -errno. */
@@ -88,7 +88,7 @@ void nsv_session_new(struct nsv_server *server, int fd)
 	nsv_source_recv(server->loop, &se->src, fd);
 	int ret = check_peer(se, &err);
 	if (ret < 0)
-		nsv_session_drop(se, "its credentials cannot be read");
+		nsv_session_drop(se, NSV_E_DENIED, "its credentials cannot be read");
 	else if (ret > 0)
 		refuse_hello(se, (enum nsv_code)ret, err.text);
 }
@@ -189,7 +189,7 @@ static void end_hello(struct nsv_session *se)
 		nsv_user_remove_hello(se->user);
 }
 
-void nsv_session_drop(struct nsv_session *se, const char *why)
+void nsv_session_drop(struct nsv_session *se, enum nsv_code code, const char *why)
 {
 	struct nsv_server *s = se->server;
 
@@ -208,6 +208,7 @@ void nsv_session_drop(struct nsv_session *se, const char *why)
 		se->waits_for_vault = false;
 	} else {
 		nsv_session_drop_prompts(se);
+		nsv_channel_say_end(&se->ch, code);
 		commit_record(se, 0);
 		se->close =
 			(struct nsv_session_close){.msg = {.kind = NSV_MSG_CLOSE}, .ch = &se->ch};
@@ -352,14 +353,14 @@ static void on_event(struct nsv_source *src, enum nsv_event event, int res, cons
 	switch (event) {
 	case NSV_EV_DATA:
 		if (se->waits_for_vault)
-			nsv_session_drop(se, "it spoke before it was welcomed");
+			nsv_session_drop(se, NSV_E_HELLO, "it spoke before it was welcomed");
 		else if (se->state == NSV_SESSION_HELLO)
 			take_hello(se, data, (size_t)res);
 		else
 			nsv_session_make_ready(se); /* a doorbell, whatever it says */
 		break;
 	case NSV_EV_EOF:
-		nsv_session_drop(se, NULL);
+		nsv_session_drop(se, NSV_E_OK, NULL);
 		break;
 	case NSV_EV_GONE:
 		se->source_gone = true;
@@ -443,9 +444,9 @@ bool nsv_session_visit(struct nsv_session *se)
 	look_at_slots(se);
 	int ret = take_entries(se, nsv_now_ns() + VISIT_NS);
 	if (nsv_channel_broken(&se->ch)) {
-		nsv_session_drop(se, "its memory went away while it was read");
+		nsv_session_drop(se, NSV_E_ENTRY, "its memory went away while it was read");
 	} else if (ret < 0) {
-		nsv_session_drop(se, "a ring index is impossible");
+		nsv_session_drop(se, NSV_E_ENTRY, "a ring index is impossible");
 	} else if (se->ch.io.sq.head != head) {
 		nsv_session_taken(se);
 		/* Entries are worth waiting for more of them; bells alone are not. */

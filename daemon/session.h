@@ -69,8 +69,9 @@ void nsv_session_welcome(struct nsv_session *se);
 bool nsv_session_visit(struct nsv_session *se);
 /* Puts it on the server's list of sessions to visit. */
 void nsv_session_make_ready(struct nsv_session *se);
-/* Closes it for a reason (NULL: it hung up); everything that it held is given back. */
-void nsv_session_drop(struct nsv_session *se, const char *why);
+/* Closes it for a reason (NULL: it hung up, or the daemon ends), which the log gets, and the client
+ * as a code; everything that it held is given back. */
+void nsv_session_drop(struct nsv_session *se, enum nsv_code code, const char *why);
 /* Gives back every slot whose end was acknowledged unseen, for an idle client does not ring to say
  * so. Looks at all sessions, so at most once a millisecond. */
 void nsv_session_collect_ends(struct nsv_server *server);

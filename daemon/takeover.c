@@ -74,8 +74,10 @@ static struct nsv_vault_place *found_session(void *user, const struct nsv_vault_
 	struct nsv_err err = {"out of memory"};
 	int ret = check_record(a, found, &c, &err);
 
-	if (ret == 1)
+	if (ret == 1) {
+		nsv_channel_say_lost(found->fds[NSV_VAULT_DOWN]);
 		return NULL;
+	}
 	if (ret == 0 && a->by_rec[found->rec]) /* a vault was being emptied: it is in two */
 		return &a->by_rec[found->rec]->place;
 	struct nsv_session *se = ret == 0 ? nsv_session_alloc(a->server, found->fds[NSV_VAULT_SOCKET])
@@ -94,6 +96,7 @@ static struct nsv_vault_place *found_session(void *user, const struct nsv_vault_
 		nsv_warning("session %llu cannot be taken over: %s",
 			(unsigned long long)found->session_id, err.text);
 		a->n_refused++;
+		nsv_channel_say_lost(found->fds[NSV_VAULT_DOWN]);
 		if (se)
 			unbuild(se);
 		return NULL;
@@ -218,7 +221,7 @@ static void serve_again(struct nsv_session *se)
 	for (uint32_t i = 0; i < se->ch.geom.n_slot; i++)
 		end_cut_output(se, i);
 	if (look_ahead(se) < 0) {
-		nsv_session_drop(se, "out of memory");
+		nsv_session_drop(se, NSV_E_NOMEM, "out of memory");
 		return;
 	}
 	nsv_channel_set_epoch(&se->ch, se->epoch);
@@ -350,7 +353,7 @@ static void adopt_requests(struct adoption *a, struct nsv_session **sorted,
 		const char *why = only ? text : why_quarantined(nsv_engine_get_info(e), &kept);
 		enum nsv_code end = only ? code : why ? NSV_E_CRASHED : NSV_E_OK;
 		if (adopt_request(a, se, i, &kept, end, why) < 0)
-			nsv_session_drop(se, "its requests cannot be taken over");
+			nsv_session_drop(se, NSV_E_NOMEM, "its requests cannot be taken over");
 	}
 }
 
@@ -364,9 +367,9 @@ static void drop_unwelcome(struct adoption *a, struct nsv_session **sorted)
 		int ret = check_user(se, &err);
 		if (ret == 0)
 			continue;
-		adopt_requests(a, sorted, se, ret > 0 ? (enum nsv_code)ret : NSV_E_DENIED, err.text);
+		adopt_requests(a, sorted, se, NSV_E_DENIED, err.text);
 		nsv_bell_send(se->fd);
-		nsv_session_drop(se, err.text);
+		nsv_session_drop(se, NSV_E_DENIED, err.text);
 	}
 }
 

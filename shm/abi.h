@@ -225,7 +225,8 @@ struct nsv_down_head {
 	uint64_t token_off, lp_off;
 	uint8_t pad0[192 - 64 - 28 - 4 - 16 - 16];
 	uint32_t epoch; /* @192 grows by one with each daemon that serves this session */
-	uint8_t pad1[60];
+	uint32_t end; /* @196 release: enum nsv_code: why the daemon ended it; 0: it did not say */
+	uint8_t pad1[56];
 	uint32_t sq_head; /* @256 release: entries before it are taken and will not be read again */
 	uint8_t pad2[60];
 	uint32_t reply_tail; /* @320 release */
@@ -323,8 +324,9 @@ enum nsv_code {
 	NSV_E_NUMERIC = 13,    /* a logit is not finite */
 	NSV_E_TOKEN = 14,      /* an id outside the vocabulary */
 	NSV_E_INTERNAL = 15,
-	NSV_E_STOPPING = 16,   /* the daemon is being stopped */
+	NSV_E_STOPPING = 16,   /* the daemon was stopped */
 	NSV_E_CRASHED = 17,    /* the request was running in two crashes */
+	NSV_E_LOST = 18,       /* the session does not fit the daemon that came after its own */
 };
 
 NSV_ABI_ASSERT(sizeof(struct nsv_geom) == 28);
@@ -351,6 +353,7 @@ NSV_ABI_ASSERT(offsetof(struct nsv_params, priority) == 68);
 NSV_ABI_ASSERT(sizeof(struct nsv_down_head) == 512);
 NSV_ABI_ASSERT(offsetof(struct nsv_down_head, token_off) == 112);
 NSV_ABI_ASSERT(offsetof(struct nsv_down_head, epoch) == 192);
+NSV_ABI_ASSERT(offsetof(struct nsv_down_head, end) == 196);
 NSV_ABI_ASSERT(offsetof(struct nsv_down_head, sq_head) == 256);
 NSV_ABI_ASSERT(offsetof(struct nsv_down_head, reply_tail) == 320);
 NSV_ABI_ASSERT(offsetof(struct nsv_down_head, event_tail) == 384);

@@ -506,6 +506,7 @@ static void test_crashes_without_progress(void **state)
 	kill_in_step(&s, &raw, 4);
 	assert_true(nsv_raw_closed(&raw));
 	assert_int_equal(nsv_client_ping(client, NSV_HANG_MS), -ECONNRESET);
+	assert_int_equal(nsv_client_end_code(client), NSV_CLIENT_END_LOST);
 	nsv_client_close(client);
 	client = open_narrow_at(s.socket, 2);
 	nsv_ask_hello(client, a);

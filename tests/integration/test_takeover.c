@@ -8,6 +8,7 @@
 
 #include <cmocka.h>
 
+#include "shm/abi.h"
 #include "tests/tools/ask.h"
 #include "tests/tools/rnd.h"
 #include "tests/tools/service.h"
@@ -145,9 +146,10 @@ static int be_dropped(void *arg)
 	nsv_ask_finish(s->client, 0, s->request, rest);
 	NSV_EXPECT(rest->ret == 0);
 	NSV_EXPECT(rest->result.finish == NSV_CLIENT_FINISH_ERROR);
-	NSV_EXPECT(rest->result.code == 3); /* NSV_E_DENIED */
+	NSV_EXPECT(rest->result.code == NSV_E_DENIED);
 	NSV_EXPECT(strstr(rest->reason, "not among the users"));
 	NSV_EXPECT(nsv_client_ping(s->client, NSV_HANG_MS) == -ECONNRESET);
+	NSV_EXPECT(nsv_client_end_code(s->client) == NSV_CLIENT_END_DENIED);
 	nsv_client_close(s->client);
 	free(rest);
 	free(s);
@@ -178,6 +180,38 @@ static void test_who_is_not_allowed_any_more_goes(void **state)
 	end_serving();
 }
 
+/* ---- Another model */
+
+/* What was written is read first, then the reason comes. A session after it is as any other. */
+static void test_another_model_ends_sessions(void **state)
+{
+	nsv_autofree struct stream *s = calloc(1, sizeof(*s));
+	nsv_autofree struct nsv_answer *a = malloc(sizeof(*a));
+	struct nsv_client_chunk chunk = {.size = sizeof(chunk)};
+	char other[64];
+	int ret;
+	(void)state;
+
+	serve("{}");
+	assert_true(begin_stream(s, 1));
+	nsv_tiny_model_of(other, sizeof(other), NSV_TINY_CONTEXT / 2);
+	assert_int_equal(rename(other, model), 0);
+	serve_anew("{}");
+	while ((ret = nsv_request_next(s->request, NSV_HANG_MS, &chunk)) > 0)
+		;
+	assert_int_equal(ret, -ECONNRESET);
+	assert_int_equal(nsv_client_end_code(s->client), NSV_CLIENT_END_LOST);
+	assert_non_null(strstr(nsv_client_error(s->client), "another model"));
+	nsv_client_close(s->client);
+	s->client = open_narrow();
+	assert_non_null(s->client);
+	nsv_ask_hello(s->client, a);
+	assert_string_equal(a->reason, "");
+	assert_int_equal(nsv_client_end_code(s->client), NSV_CLIENT_END_UNSAID);
+	nsv_client_close(s->client);
+	end_serving();
+}
+
 /* ---- Limits */
 
 /* What was let in stays, and is counted. */
@@ -198,7 +232,7 @@ static void test_lower_limits_end_nothing(void **state)
 	assert_int_equal(nsv_client_open(service.socket, NULL, text, sizeof(text), &more), -EDQUOT);
 	assert_non_null(strstr(text, "limits.sessions"));
 	nsv_ask_text(s[0].client, "more", &p, a);
-	assert_int_equal(a->result.code, 4); /* NSV_E_LIMIT */
+	assert_int_equal(a->result.code, NSV_E_LIMIT);
 	assert_non_null(strstr(a->reason, "limits.requests is 2"));
 	for (int i = 0; i < N; i++)
 		end_stream(&s[i]);
@@ -219,7 +253,7 @@ static void expect_limit(struct nsv_client *client, const char *text)
 	nsv_autofree struct nsv_answer *a = malloc(sizeof(*a));
 
 	nsv_ask_text(client, "more", &p, a);
-	assert_int_equal(a->result.code, 4);
+	assert_int_equal(a->result.code, NSV_E_LIMIT);
 	assert_non_null(strstr(a->reason, text));
 }
 
@@ -261,6 +295,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_who_is_not_allowed_any_more_goes),
+		cmocka_unit_test(test_another_model_ends_sessions),
 		cmocka_unit_test(test_lower_limits_end_nothing),
 		cmocka_unit_test(test_another_max_requests),
 	};

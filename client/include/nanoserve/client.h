@@ -168,6 +168,14 @@ struct nsv_client_result {
 	const char *stop;  /* the stop string that ended it (cut at 63 bytes), or "" */
 };
 
+/* Why the daemon ended a session. */
+enum nsv_client_end {
+	NSV_CLIENT_END_UNSAID = 0,   /* it went away without a word, or the session goes on */
+	NSV_CLIENT_END_DENIED = 3,   /* it does not serve this user any more */
+	NSV_CLIENT_END_STOPPED = 16, /* it was stopped */
+	NSV_CLIENT_END_LOST = 18, /* the next one serves another model, or has lost its records */
+};
+
 /* "0.1.0" */
 const char *nsv_client_version(void);
 
@@ -185,6 +193,9 @@ int nsv_client_open(const char *path, const struct nsv_client_options *options, 
 void nsv_client_close(struct nsv_client *client);
 /* The sentence of the last failure, the client's memory until the next call. */
 const char *nsv_client_error(const struct nsv_client *client);
+/* After -ECONNRESET, whose sentence says the same: enum nsv_client_end, or another code of
+ * shm/PROTOCOL.md. */
+uint32_t nsv_client_end_code(const struct nsv_client *client);
 uint64_t nsv_client_session_id(const struct nsv_client *client);
 
 /* ---- Asking. Each makes a request, which ends by itself and is freed by nsv_request_free.

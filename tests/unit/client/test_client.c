@@ -493,6 +493,36 @@ static void test_gone(void **state)
 	fake_set(&d->gone, 0);
 }
 
+static bool has_hung_up(const struct nsv_client *c)
+{
+	struct pollfd p = {.fd = nsv_client_fd(c)};
+
+	return poll(&p, 1, 0) == 1 && (p.revents & POLLHUP);
+}
+
+/* A request had ended before the daemon went, and nobody had looked: it ends as it had, though the
+ * session broke as another one's reader wanted to ring. */
+static void test_an_end_before_the_end(void **state)
+{
+	struct fake_daemon *d = *state;
+	struct nsv_client *c = open_small(d, 2);
+	struct nsv_client_chunk chunk = {.size = sizeof(chunk)};
+	struct nsv_request *r, *stalled;
+
+	assert_int_equal(nsv_client_submit_text(c, "for ever", 8, NULL, &stalled), 0);
+	assert_int_equal(nsv_client_submit_text(c, "abc", 3, NULL, &r), 0);
+	assert_true(NSV_WAIT_FOR(nsv_load_acq_u32(&d->down.slots[1].state) == NSV_SLOT_DONE));
+	assert_true(NSV_WAIT_FOR(nsv_load_acq_u32(&d->down.slots[0].stalled)));
+	fake_set(&d->gone, 1);
+	assert_true(NSV_WAIT_FOR(has_hung_up(c)));
+	assert_int_equal(nsv_request_next(stalled, 0, &chunk), 1);
+	assert_int_equal(nsv_request_next(stalled, 0, &chunk), -ECONNRESET);
+	read_echo(r, "abc", 3, false);
+	assert_int_equal(result_of(r).finish, NSV_CLIENT_FINISH_STOP);
+	nsv_client_close(c);
+	fake_set(&d->gone, 0);
+}
+
 static void test_open_errors(void **state)
 {
 	struct fake_daemon *d = *state;
@@ -648,6 +678,7 @@ int main(void)
 		cmocka_unit_test(test_ping_and_sizes),
 		cmocka_unit_test(test_chat),
 		cmocka_unit_test(test_gone),
+		cmocka_unit_test(test_an_end_before_the_end),
 		cmocka_unit_test(test_open_errors),
 		cmocka_unit_test(test_permission_denied),
 		cmocka_unit_test(test_refused_unread),
