@@ -34,7 +34,7 @@ static const char *why_ended(uint32_t code)
 	case NSV_CLIENT_END_UNSAID:
 		return "the daemon went away";
 	case NSV_CLIENT_END_STOPPED:
-		return "the daemon was stopped";
+		return "the daemon was stopped, or drained";
 	case NSV_CLIENT_END_DENIED:
 		return "the daemon does not serve this user any more";
 	case NSV_CLIENT_END_LOST:

@@ -317,16 +317,32 @@ int nsv_client_status(struct nsv_client *c, struct nsv_request **ret_request)
 	return ask(c, NSV_OP_STATUS, 0, &p, NULL, ret_request);
 }
 
-int nsv_request_fork(struct nsv_request *target, uint32_t branch, struct nsv_request **ret_request)
+/* A request that has neither prompt nor parameters. */
+static int ask_bare(
+	struct nsv_client *c, struct nsv_sqe *entry, struct nsv_request **ret_request)
 {
-	struct nsv_sqe entry = {.op = NSV_OP_FORK, .target_id = target->id, .branch = branch};
 	const struct prompt none = {0};
 	struct nsv_request *r;
-	int ret = new_requests(target->client, 1, &r);
+	int ret = new_requests(c, 1, &r);
 
 	if (ret == 0)
-		ret = send_entry(target->client, &entry, &none, NULL, 0, r);
+		ret = send_entry(c, entry, &none, NULL, 0, r);
 	if (ret == 0)
 		*ret_request = r;
 	return ret;
+}
+
+int nsv_client_drain(struct nsv_client *c, int begin, struct nsv_request **ret_request)
+{
+	struct nsv_sqe entry = {.op = NSV_OP_DRAIN,
+		.target_id = begin ? NSV_DRAIN_ON : NSV_DRAIN_OFF};
+
+	return ask_bare(c, &entry, ret_request);
+}
+
+int nsv_request_fork(struct nsv_request *target, uint32_t branch, struct nsv_request **ret_request)
+{
+	struct nsv_sqe entry = {.op = NSV_OP_FORK, .target_id = target->id, .branch = branch};
+
+	return ask_bare(target->client, &entry, ret_request);
 }

@@ -3,6 +3,7 @@
 
 #include "daemon/clock.h"
 #include "daemon/entry.h"
+#include "daemon/log.h"
 #include "daemon/status.h"
 
 #define INLINE_LEN 2048 /* longer prompts go to the worker */
@@ -15,7 +16,10 @@ static enum nsv_code check_entry(const struct nsv_session *se, const struct nsv_
 		if (sqe->reserved1[i])
 			return NSV_E_ENTRY;
 	if (sqe->reserved0 || (sqe->flags & ~NSV_SQE_FLAGS) ||
-		(sqe->flags & NSV_SQE_KIND) == NSV_SQE_KIND || sqe->op > NSV_OP_STATUS)
+		(sqe->flags & NSV_SQE_KIND) == NSV_SQE_KIND || sqe->op > NSV_OP_DRAIN)
+		return NSV_E_ENTRY;
+	if (sqe->op == NSV_OP_DRAIN && sqe->target_id != NSV_DRAIN_ON &&
+		sqe->target_id != NSV_DRAIN_OFF)
 		return NSV_E_ENTRY;
 	if (sqe->branch && sqe->op != NSV_OP_SUBMIT && sqe->op != NSV_OP_FORK)
 		return NSV_E_ENTRY;
@@ -105,6 +109,24 @@ static void prepare_status(struct nsv_session *se, struct nsv_job *job)
 		job->code = nsv_fail(&job->err, NSV_E_NOMEM, "no memory for the status");
 }
 
+static void drain(struct nsv_session *se, struct nsv_job *job)
+{
+	if (!nsv_policy_is_operator(se->fd)) {
+		job->code = nsv_fail(&job->err, NSV_E_DENIED,
+			"only root, the daemon's own user and members of its group may drain it");
+		return;
+	}
+	se->server->draining = job->target_id == NSV_DRAIN_ON;
+	nsv_info("user %u, process %d: %s", se->uid, se->pid,
+		se->server->draining ? "drain" : "drain no longer");
+}
+
+/* Is it answered by the server itself, without the tokenizer? */
+static bool is_of_server(uint8_t op)
+{
+	return op == NSV_OP_STATUS || op == NSV_OP_DRAIN;
+}
+
 /* ---- Entries that begin a request */
 
 static void begin(struct nsv_session *se, struct nsv_session_slot *slot, const struct nsv_sqe *sqe,
@@ -113,8 +135,11 @@ static void begin(struct nsv_session *se, struct nsv_session_slot *slot, const s
 	struct nsv_job *job = slot->job;
 
 	job->code = copy_input(se, job, sqe, head);
-	if (job->code == NSV_E_OK && sqe->op == NSV_OP_STATUS) {
-		prepare_status(se, job);
+	if (job->code == NSV_E_OK && is_of_server(sqe->op)) {
+		if (sqe->op == NSV_OP_STATUS)
+			prepare_status(se, job);
+		else
+			drain(se, job);
 	} else if (job->code == NSV_E_OK && job->input_len > INLINE_LEN) {
 		for (uint32_t b = 0; b < job->n_branch; b++)
 			slot[b].phase = NSV_PHASE_PREPARING;
@@ -154,8 +179,12 @@ static enum nsv_code make_requests(struct nsv_session *se, const struct nsv_sqe 
 	uint32_t index, uint32_t n, struct nsv_err *err)
 {
 	struct nsv_session_slot *slot = &se->slots[sqe->slot];
-	enum nsv_code code = charge_requests(se, n, err);
 
+	if (se->server->draining && (sqe->op == NSV_OP_SUBMIT || sqe->op == NSV_OP_FORK))
+		return nsv_fail(err, NSV_E_STOPPING,
+			"the daemon drains: it begins no request any more, and ends after the "
+			"last");
+	enum nsv_code code = charge_requests(se, n, err);
 	if (code != NSV_E_OK)
 		return code;
 	for (uint32_t b = 0; b < n; b++) {

@@ -120,7 +120,7 @@ int nsv_policy_check(
 				 peer->uid);
 }
 
-bool nsv_policy_sees_all(int fd)
+bool nsv_policy_is_operator(int fd)
 {
 	uint32_t own = getegid();
 	const struct nsv_members group = {.list = &own, .n = 1};

@@ -1,7 +1,7 @@
 /* Who may connect, beyond who can open the socket: users and groups, named in the config. With
  * neither given, everybody; else those listed, root, and the daemon's own user. A peer's groups are
  * those it had when it connected (SO_PEERCRED, SO_PEERGROUPS). Set before any thread is started,
- * read-only from then on. And who, once connected, may see the whole. */
+ * read-only from then on. And who, once connected, may see the whole, and drain it. */
 #ifndef NSV_DAEMON_POLICY_H
 #define NSV_DAEMON_POLICY_H
 
@@ -30,8 +30,9 @@ void nsv_members_deinit(struct nsv_members *ids);
 int nsv_policy_check(
 	const struct nsv_policy *policy, int fd, const struct ucred *peer, struct nsv_err *err);
 
-/* May the peer see what belongs to others: counts of the whole service, their sessions? Root, the
- * daemon's own user, and members of its own group. Who cannot be told apart may not. */
-bool nsv_policy_sees_all(int fd);
+/* May the peer see what belongs to others, counts of the whole service and their sessions, and ask
+ * the daemon to drain? Root, the daemon's own user, and members of its own group. Who cannot be told
+ * apart may not. */
+bool nsv_policy_is_operator(int fd);
 
 #endif

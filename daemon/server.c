@@ -363,6 +363,24 @@ static void spin(struct nsv_server *s)
 	}
 }
 
+/* Has every request that began ended? */
+static bool is_drained(const struct nsv_server *s)
+{
+	for (const struct nsv_session *se = s->sessions; se; se = se->next)
+		if (se->state == NSV_SESSION_OPEN && nsv_session_is_busy(se))
+			return false;
+	return true;
+}
+
+/* Sessions end for good, and say so: a daemon that comes after this one begins with none. */
+static void end_drained(struct nsv_server *s)
+{
+	nsv_info("drained: stopping");
+	for (struct nsv_session *se = s->sessions; se; se = se->next)
+		nsv_session_drop(se, NSV_E_STOPPING, NULL);
+	s->stopping = true;
+}
+
 int nsv_server_run(struct nsv_server *s)
 {
 	while (!s->stopping) {
@@ -378,6 +396,8 @@ int nsv_server_run(struct nsv_server *s)
 		}
 		look_at_hot(s);
 		visit_ready(s);
+		if (s->draining && is_drained(s))
+			end_drained(s);
 	}
 	return s->exit_code;
 }

@@ -37,6 +37,9 @@ struct nsv_server {
 	uint64_t last_session_id, start_ns, hot_until_ns, reclaimed_ns;
 	uint64_t n_refused, n_dropped;
 	bool stopping;
+	/* No request begins, and the end comes after the last. Of this daemon alone: one that comes
+	 * after a crash serves. */
+	bool draining;
 	int exit_code;
 };
 
@@ -48,7 +51,7 @@ int nsv_server_attach(struct nsv_server *s, struct nsv_engine *engine, const str
 /* Takes over what another daemon left: the sessions in the vaults that were passed, with their requests.
  * Before the engine starts. */
 int nsv_server_adopt(struct nsv_server *s, struct nsv_passed *passed, struct nsv_err *err);
-/* Serves until a signal asks it to stop; the process's exit code. */
+/* Serves until a signal asks it to stop, or it is drained; the process's exit code. */
 int nsv_server_run(struct nsv_server *s);
 /* The engine and the worker have been stopped. */
 void nsv_server_deinit(struct nsv_server *s);

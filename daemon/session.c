@@ -474,6 +474,16 @@ void nsv_session_taken(struct nsv_session *se)
 	nsv_channel_ring(&se->ch, &se->ch.io.rung);
 }
 
+bool nsv_session_is_busy(const struct nsv_session *se)
+{
+	for (uint32_t i = 0; i < se->ch.geom.n_slot; i++) {
+		const struct nsv_session_slot *slot = &se->slots[i];
+		if (slot->phase != NSV_PHASE_FREE && !nsv_session_slot_ended(se, slot))
+			return true;
+	}
+	return false;
+}
+
 static void release_acknowledged(struct nsv_session *se)
 {
 	for (uint32_t i = 0; i < se->ch.geom.n_slot; i++)

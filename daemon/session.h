@@ -67,6 +67,8 @@ void nsv_session_resume(struct nsv_session *se);
 void nsv_session_welcome(struct nsv_session *se);
 /* Looks at an open session: entries, acknowledgements, outputs. true: there is more. */
 bool nsv_session_visit(struct nsv_session *se);
+/* Has it a request that has not ended, or an output that still flows? */
+bool nsv_session_is_busy(const struct nsv_session *se);
 /* Puts it on the server's list of sessions to visit. */
 void nsv_session_make_ready(struct nsv_session *se);
 /* Closes it for a reason (NULL: it hung up, or the daemon ends), which the log gets, and the client

@@ -127,7 +127,7 @@ static void close_records(const struct adoption *a)
 
 static bool takes_slot(const struct nsv_session *se, const struct nsv_sqe *sqe)
 {
-	return sqe->op != NSV_OP_NOP && sqe->op != NSV_OP_CANCEL && sqe->op <= NSV_OP_STATUS &&
+	return sqe->op != NSV_OP_NOP && sqe->op != NSV_OP_CANCEL && sqe->op <= NSV_OP_DRAIN &&
 	       sqe->slot < se->ch.geom.n_slot;
 }
 

@@ -137,7 +137,14 @@ enum nsv_op {
 	NSV_OP_TOKENIZE = 4,   /* text to ids, into the token log of `slot` */
 	NSV_OP_DETOKENIZE = 5, /* ids to text, into the text log of `slot` */
 	NSV_OP_STATUS = 6,     /* a JSON text into the text log of `slot` */
+	/* target_id is NSV_DRAIN_ON: the daemon begins no request any more, and ends when the last
+	 * one has; NSV_DRAIN_OFF: it goes on as before. An empty output into `slot`. */
+	NSV_OP_DRAIN = 7,
 };
+
+/* Words that no torn entry has by accident, for the whole service hangs on them. */
+#define NSV_DRAIN_ON 0x4e4f5f4e49415244ull  /* "DRAIN_ON" */
+#define NSV_DRAIN_OFF 0x46464f4e49415244ull /* "DRAINOFF" */
 
 enum nsv_sqe_flag {
 	NSV_SQE_TEXT = 0, /* prompt: UTF-8 bytes */
@@ -324,7 +331,7 @@ enum nsv_code {
 	NSV_E_NUMERIC = 13,    /* a logit is not finite */
 	NSV_E_TOKEN = 14,      /* an id outside the vocabulary */
 	NSV_E_INTERNAL = 15,
-	NSV_E_STOPPING = 16,   /* the daemon was stopped */
+	NSV_E_STOPPING = 16,   /* the daemon was stopped, or drains: it begins no request */
 	NSV_E_CRASHED = 17,    /* the request was running in two crashes */
 	NSV_E_LOST = 18,       /* the session does not fit the daemon that came after its own */
 };

@@ -176,6 +176,7 @@ int cmd_generate(const struct cli *cli, int argc, char **argv);
 int cmd_chat(const struct cli *cli, int argc, char **argv);
 int cmd_tokenize(const struct cli *cli, int argc, char **argv);
 int cmd_status(const struct cli *cli, int argc, char **argv);
+int cmd_drain(const struct cli *cli, int argc, char **argv);
 int cmd_top(const struct cli *cli, int argc, char **argv);
 int cmd_models(const struct cli *cli, int argc, char **argv);
 

@@ -55,6 +55,13 @@ static const struct command commands[] = {
 		"The status, refreshed, and how fast the counters grow. Ctrl-C leaves.\n\n"
 		"  -d, --delay SECONDS   between two rounds [1]\n"
 		"  -n, --rounds N        end after N rounds [0: never]\n"},
+	{"drain", cmd_drain, "end the daemon after its last request",
+		"usage: nanoserve [--socket PATH] drain [OPTION]...\n\n"
+		"The daemon begins no request any more, and exits when the last that runs has "
+		"ended.\nRoot, the daemon's own user and members of its group may ask for it.\n\n"
+		"  -w, --wait             return when it has exited\n"
+		"  -t, --timeout SECONDS  likewise, or fail after so long; it goes on draining\n"
+		"      --cancel           serve again\n"},
 	{"models", cmd_models, "list model files",
 		"usage: nanoserve models [--json] [FOLDER]\n\n"
 		"The model files (*.gguf) of FOLDER [the cache: ~/.cache/nanoserve/models].\n\n"

@@ -113,6 +113,8 @@ static void bring_near(struct nsv_sqe *e, uint64_t id)
 		e->flags &= NSV_SQE_FLAGS;
 		e->request_id = id;
 		e->target_id %= 16;
+		if (e->op == NSV_OP_DRAIN && e->target_id < 8)
+			e->target_id = e->target_id < 4 ? NSV_DRAIN_ON : NSV_DRAIN_OFF;
 	}
 	if (which & 2) {
 		e->prompt_off = e->prompt_off % ARENA_LEN & ~7u;
@@ -169,6 +171,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len)
 	close(fd);
 	while (server.n_session > 0)
 		must(nsv_loop_turn(server.loop, true) >= 0);
+	server.draining = false; /* it may have been asked to */
 	must(server.n_request == 0 && server.n_hello == 0 && server.users.first == NULL);
 	return 0;
 }

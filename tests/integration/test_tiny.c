@@ -203,7 +203,7 @@ static void test_entries_that_are_wrong(void **state)
 	} wrong[] = {{good, NSV_E_ENTRY}, {good, NSV_E_ENTRY}, {good, NSV_E_ENTRY}, {good, NSV_E_ENTRY},
 		{good, NSV_E_ENTRY}, {good, NSV_E_PARAM}, {good, NSV_E_PARAM}, {good, NSV_E_LIMIT},
 		{good, NSV_E_LIMIT}, {good, NSV_E_PARAM}, {good, NSV_E_ID}, {good, NSV_E_ID},
-		{good, NSV_E_ENTRY}};
+		{good, NSV_E_ENTRY}, {good, NSV_E_ENTRY}};
 	wrong[0].sqe.op = 99;
 	wrong[1].sqe.flags = 0x80;
 	wrong[2].sqe.flags = NSV_SQE_KIND;
@@ -220,6 +220,7 @@ static void test_entries_that_are_wrong(void **state)
 	wrong[11].sqe = (struct nsv_sqe){.op = NSV_OP_FORK, .branch = 1, .target_id = 1};
 	wrong[12].sqe.op = NSV_OP_TOKENIZE;
 	wrong[12].sqe.branch = 1;
+	wrong[13].sqe = (struct nsv_sqe){.op = NSV_OP_DRAIN, .target_id = 1};
 	for (size_t i = 0; i < NSV_ARRAY_LEN(wrong); i++) {
 		wrong[i].sqe.request_id = ++r.last_id;
 		nsv_raw_put(&r, &wrong[i].sqe);
