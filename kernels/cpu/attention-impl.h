@@ -454,11 +454,12 @@ static void find_values(
 	const struct item *it, uint32_t strip, uint32_t from, uint32_t to, const char **row)
 {
 	const struct nsv_attn_shape *s = it->call->shape;
+	const char *last = NULL;
 	for (uint32_t t = from; t < to; t++)
-		row[t] = (const char *)it->call->v +
+		row[t] = last = (const char *)it->call->v +
 			(size_t)place(it, &s->v, strip + t) * elem_len(is_half(s));
 	for (uint32_t i = 0; i < AHEAD; i++)
-		row[to + i] = row[to - 1];
+		row[to + i] = last;
 }
 
 /* The strip's keys [from, to), their values in w->v, `stride` floats each. */
@@ -610,6 +611,17 @@ static uint32_t item_end(const struct item *it)
 	return it->end[it->n_row - 1];
 }
 
+/* The chunks that hold keys which the item's rows see: first .. end - 1. */
+static uint32_t first_chunk(const struct item *it)
+{
+	return nsv_attn_n_chunk(item_begin(it) + 1ull) - 1;
+}
+
+static uint32_t end_chunk(const struct item *it)
+{
+	return nsv_attn_n_chunk(item_end(it));
+}
+
 static uint32_t chunk_from(const struct item *it, uint32_t c)
 {
 	return (uint32_t)nsv_max(nsv_attn_chunk_edge(c), item_begin(it));
@@ -625,13 +637,12 @@ static void run_whole(struct item *it)
 {
 	struct work w;
 	uint32_t dim = padded_dim(it->call->shape), stride = dim + PART_HEAD;
-	uint32_t c = nsv_attn_n_chunk(item_begin(it) + 1ull) - 1;
 	load_q(it, &w);
 	for (uint32_t r = 0; r < it->n_row; r++) {
 		it->part[r] = w.chunk + r * stride;
 		clear_part(w.total + r * stride, dim);
 	}
-	for (; c < nsv_attn_n_chunk(item_end(it)); c++) {
+	for (uint32_t c = first_chunk(it); c < end_chunk(it); c++) {
 		run_chunk(it, &w, chunk_from(it, c), chunk_to(it, c));
 		for (uint32_t r = 0; r < it->n_row; r++)
 			fold(w.total + r * stride, it->part[r], dim);
@@ -682,19 +693,6 @@ static bool is_mine(struct deal *deal, uint64_t cost)
 	return (unsigned __int128)middle * deal->part->count / deal->total == deal->part->index;
 }
 
-static void deal_item(struct deal *deal, struct item *it)
-{
-	if (!deal->split) {
-		run_whole(it);
-		deal->mine = nsv_team_take(deal->part, &deal->alone);
-		return;
-	}
-	for (uint32_t c = nsv_attn_n_chunk(item_begin(it) + 1ull) - 1;
-		c < nsv_attn_n_chunk(item_end(it)); c++)
-		if (is_mine(deal, (uint64_t)(chunk_to(it, c) - chunk_from(it, c)) * it->n_row + 1))
-			run_part(it, c);
-}
-
 /* The keys that row `query` of a sequence sees. */
 static void row_keys(const struct nsv_attn_call *call, const struct nsv_attn_seq *seq,
 	uint32_t query, uint32_t *begin, uint32_t *end)
@@ -704,24 +702,45 @@ static void row_keys(const struct nsv_attn_call *call, const struct nsv_attn_seq
 	*begin = window && *end > window ? *end - window : 0;
 }
 
-/* The items of one tile of queries. */
-static void deal_tile(struct deal *deal, struct item *it)
+/* Query heads h .. of a KV head, up to ROWS of them. */
+static void set_heads(struct item *it, uint32_t kv, uint32_t h)
 {
-	const struct nsv_attn_call *call = it->call;
-	uint32_t group = call->plan->group;
-	for (uint32_t kv = 0; kv < call->shape->n_kv_head; kv++)
-		for (uint32_t h = 0; h < group; h += ROWS) {
-			if (!deal->split && deal->at++ != deal->mine)
+	uint32_t group = it->call->plan->group;
+	it->kv_head = kv;
+	it->head0 = kv * group + h;
+	it->n_head = min_u32(group - h, ROWS);
+	it->n_row = it->n_query * it->n_head;
+	for (uint32_t r = 0; r < it->n_row; r++)
+		row_keys(it->call, it->seq, it->query0 + r / it->n_head, &it->begin[r],
+			&it->end[r]);
+}
+
+/* The items of one tile of queries, those that this member takes. */
+static void deal_whole(struct deal *deal, struct item *it)
+{
+	for (uint32_t kv = 0; kv < it->call->shape->n_kv_head; kv++)
+		for (uint32_t h = 0; h < it->call->plan->group; h += ROWS) {
+			if (deal->at++ != deal->mine)
 				continue;
-			it->kv_head = kv;
-			it->head0 = kv * group + h;
-			it->n_head = min_u32(group - h, ROWS);
-			it->n_row = it->n_query * it->n_head;
-			for (uint32_t r = 0; r < it->n_row; r++)
-				row_keys(call, it->seq, it->query0 + r / it->n_head, &it->begin[r],
-					&it->end[r]);
-			deal_item(deal, it);
+			set_heads(it, kv, h);
+			run_whole(it);
+			deal->mine = nsv_team_take(deal->part, &deal->alone);
 		}
+}
+
+/* Their chunks, those dealt to this member: all heads of a chunk after each other, as their keys
+ * lie beside each other. */
+static void deal_chunks(struct deal *deal, struct item *it)
+{
+	set_heads(it, 0, 0);
+	for (uint32_t c = first_chunk(it); c < end_chunk(it); c++)
+		for (uint32_t kv = 0; kv < it->call->shape->n_kv_head; kv++)
+			for (uint32_t h = 0; h < it->call->plan->group; h += ROWS) {
+				set_heads(it, kv, h);
+				if (is_mine(deal, (uint64_t)(chunk_to(it, c) - chunk_from(it, c)) *
+							it->n_row + 1))
+					run_part(it, c);
+			}
 }
 
 static void deal_all(struct deal *deal, const struct nsv_attn_call *call)
@@ -734,7 +753,10 @@ static void deal_all(struct deal *deal, const struct nsv_attn_call *call)
 		for (uint32_t t = (it.seq->n_query + step - 1) / step; t-- > 0;) {
 			it.query0 = t * step;
 			it.n_query = min_u32(step, it.seq->n_query - it.query0);
-			deal_tile(deal, &it);
+			if (deal->split)
+				deal_chunks(deal, &it);
+			else
+				deal_whole(deal, &it);
 		}
 	}
 }

@@ -2,7 +2,9 @@
  * tokens, and 128 tokens one by one, at a prompt's end and after 7,000; and where member 0's time
  * goes. Medians of interleaved rounds.
  *
- *     make bench NAME=forward        $NANOSERVE_TEST_BACKEND, $NANOSERVE_BENCH_THREADS */
+ *     make bench NAME=forward
+ *
+ * $NANOSERVE_TEST_BACKEND, $NANOSERVE_BENCH_THREADS [2], $NANOSERVE_BENCH_ROWS: rows a step [512] */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -14,7 +16,7 @@
 
 #define N_ROUND 3
 #define N_DECODE 128
-#define MAX_ROW 512
+#define MAX_ROW 2048
 #define N_LONG 7000
 #define N_TOKEN 8192
 #define JSON "build/bench/forward.json"
@@ -148,7 +150,7 @@ static void run_work(struct model_run *r, struct work *w, int round, float *logi
 	model_seq_init(&seq, n);
 	memset(phase_ns, 0, sizeof(phase_ns));
 	uint64_t start = nsv_now_ns();
-	model_run_prefill(r, &seq, tokens, w->n_prompt, MAX_ROW, logits);
+	model_run_prefill(r, &seq, tokens, w->n_prompt, r->max_row, logits);
 	if (w->n_decode > 0) {
 		memset(phase_ns, 0, sizeof(phase_ns));
 		start = nsv_now_ns();
@@ -220,19 +222,20 @@ int main(void)
 	};
 	const char *name = getenv("NANOSERVE_TEST_BACKEND"), *why = "";
 	const char *threads = getenv("NANOSERVE_BENCH_THREADS");
-	int n_thread = threads ? atoi(threads) : 2;
+	const char *rows = getenv("NANOSERVE_BENCH_ROWS");
+	int n_thread = threads ? atoi(threads) : 2, n_row = rows ? atoi(rows) : 512;
 	struct nsv_err err = {""};
 	char path[512];
 	struct model_run r;
 
-	if (!model_run_path(path, &why) || n_thread < 1 ||
+	if (!model_run_path(path, &why) || n_thread < 1 || n_row < 1 || n_row > MAX_ROW ||
 		nsv_backend_choose(name && *name ? name : "cpu", &inner, &err) < 0) {
-		fprintf(stderr, "forward: %s\n", *why ? why : *err.text ? err.text : "threads?");
+		fprintf(stderr, "forward: %s\n", *why ? why : *err.text ? err.text : "threads, rows?");
 		return 1;
 	}
 	struct nsv_backend timed = make_timed();
 	is_owner = true;
-	model_run_open(&r, path, &timed, (uint32_t)n_thread, MAX_ROW, N_TOKEN);
+	model_run_open(&r, path, &timed, (uint32_t)n_thread, (uint32_t)n_row, N_TOKEN);
 	float *logits = calloc(r.n_vocab, sizeof(*logits));
 	printf("%s %s, %d threads\n", inner->name, inner->isa(), n_thread);
 	for (int round = 0; logits && round < N_ROUND; round++)

@@ -5,9 +5,12 @@
 #include <cmocka.h>
 #include <math.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include "cache/kv.h"
 #include "tests/tools/model-run.h"
+
+#define HUGE_PAGE ((size_t)2 << 20)
 
 static const char *in_cache(const char *file, char path[512], const char **why)
 {
@@ -86,8 +89,9 @@ static void make_pool(struct model_run *r, uint32_t n_token)
 	size_t k0 = nsv_kv_plane_off(&g, 0, false);
 
 	assert_int_equal(nsv_kv_sizes(&g, &size), 0);
-	r->pool = aligned_alloc(NSV_PAGE, size.region);
+	r->pool = aligned_alloc(HUGE_PAGE, nsv_max(size.region, HUGE_PAGE));
 	assert_non_null(r->pool);
+	(void)madvise(r->pool, size.region, MADV_HUGEPAGE); /* as the daemon's own */
 	/* Memory that was never written must not matter: NaN spreads. */
 	memset(r->pool, 0xff, size.region);
 	assert_int_equal(nsv_block_alloc_init(&r->alloc, g.n_block), 0);
