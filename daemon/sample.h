@@ -12,24 +12,23 @@
  *   8 top-k
  *   9 min-p: p >= min_p * p_max
  *  10 top-p: fewest by rank that reach top_p, at least one
- *  11 typical-p: fewest by |-ln p - entropy| that reach typical_p, at least one
- *  12 draw: first by rank whose cumulative p exceeds u
+ *  11 typical-p: fewest by |-ln p - entropy|, equals by id, that reach typical_p, at least one
+ *  12 draw: first by id whose cumulative p exceeds u
  *
  * 3 and 4 see the last penalty_window tokens of prompt and output (0: all); an id outside the
  * vocabulary is passed over. 3 to 5 compute in double precision and round once, to a finite float.
  * Under NSV_PARAM_IGNORE_END end tokens are tokens like any other, so min_tokens holds back stop
  * ids only. Stop strings are text and know nothing of min_tokens.
  *
- * Ranks are by logit, equals by id. 8, 9 and 10 each keep a prefix of the ranking, 11 an interval:
- * of equal distances the likelier side first (above the entropy by more than 1e-9), within a side
- * the nearer rank. p counts over what the steps before kept. Weights are in double precision, but
- * for those below 1e-4 of the best one's while they only count in the sum of the whole vocabulary:
- * there the error is below 1e-6 of their own sum. u = counter-based generator (Philox 4x32-10; Salmon et al., SC 2011) keyed by seed,
- * counter (position, branch). So a token is a function of its input alone.
+ * Ranks are by logit, equals by id. p counts over what the steps before kept: p is a weight over
+ * the sum of the weights kept. Weights are those of kernels/scan.h, the largest logit's being 1:
+ * whole multiples of a number so small (2^-35 for 262,144 ids) that all their sums are exact, so
+ * that 8 to 12 keep and draw exactly what sorting and adding one by one would. u = counter-based
+ * generator (Philox 4x32-10; Salmon et al., SC 2011) keyed by seed, counter (position, branch). So
+ * a token is a function of its input alone.
  *
- * Cost: O(n_vocab) with a small constant (vectors of four), + O(tokens in the penalties' window),
- * + O(n_kept log n_vocab) for what 8 to 12 look at. One owner thread; nothing here allocates but
- * nsv_sampler_init. */
+ * Cost: some passes of vectors over n_vocab, + O(tokens in the penalties' window), + sorting the
+ * few among which a cut falls. One owner thread; nothing here allocates but nsv_sampler_init. */
 #ifndef NSV_DAEMON_SAMPLE_H
 #define NSV_DAEMON_SAMPLE_H
 
@@ -59,11 +58,15 @@ struct nsv_sample_lists {
 
 struct nsv_sampler {
 	uint32_t n_vocab;
-	struct nsv_lp *cand; /* (n_vocab) scratch: id and logit, a heap */
-	struct nsv_lp *rank; /* (n_vocab) scratch: the best so far, in order */
-	double *weight;      /* (n_vocab) scratch: of the first ranks */
-	float *adjusted;     /* (n_vocab) scratch: logits after steps 3 to 6 */
-	uint32_t *count;     /* (n_vocab) all zero between calls */
+	/* (n_vocab) each, scratch */
+	struct nsv_lp *cand, *rank; /* places and keys: unordered, in order */
+	float *weight;		    /* 0: may not come, or was cut */
+	float *key;
+	float *left; /* logits and ids of those moved together */
+	int32_t *left_id;
+	uint32_t *place;
+	float *adjusted; /* logits after steps 3 to 6 */
+	uint32_t *count; /* all zero between calls */
 	uint32_t n_end;
 	int32_t end[NSV_MAX_END];
 };

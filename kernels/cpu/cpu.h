@@ -7,6 +7,7 @@
 
 #include "kernels/backend.h"
 #include "kernels/cpuid.h"
+#include "kernels/scan.h"
 
 /* The kernels that differ by instruction set; struct nsv_backend says what each does. */
 struct nsv_cpu_row {
@@ -32,6 +33,7 @@ struct nsv_cpu_row {
 		void *k_pool, void *v_pool, const float *k, const float *v, size_t ld,
 		const int64_t *slots, uint32_t n_row);
 	void (*attention)(const struct nsv_part *part, const struct nsv_attn_call *call);
+	const struct nsv_scan *scan;
 };
 
 extern const struct nsv_backend nsv_cpu_backend;
@@ -72,7 +74,8 @@ struct nsv_cpu_mat_run;
 		const struct nsv_attn_shape *shape, void *k_pool, void *v_pool, const float *k, \
 		const float *v, size_t ld, const int64_t *slots, uint32_t n_row); \
 	void nsv_cpu_attention_##isa( \
-		const struct nsv_part *part, const struct nsv_attn_call *call);
+		const struct nsv_part *part, const struct nsv_attn_call *call); \
+	extern const struct nsv_scan nsv_cpu_scan_##isa;
 
 NSV_CPU_DECLARE(plain)
 NSV_CPU_DECLARE(avx2)

@@ -14,7 +14,7 @@
 		.add = nsv_cpu_add_##isa, .add_bias = nsv_cpu_add_bias_##isa, \
 		.rope = nsv_cpu_rope_##isa, .gate = nsv_cpu_gate_##isa, \
 		.softmax = nsv_cpu_softmax_##isa, .kv_append = nsv_cpu_kv_append_##isa, \
-		.attention = nsv_cpu_attention_##isa, \
+		.attention = nsv_cpu_attention_##isa, .scan = &nsv_cpu_scan_##isa, \
 	}
 
 #if defined(__x86_64__)
@@ -107,14 +107,35 @@ static int choose_row(
 	return nsv_fail(err, -EINVAL, "no NANOSERVE_CPU_ISA=%.60s; there are:%s", forced, names);
 }
 
-static int cpu_probe(struct nsv_err *err)
+static int choose_here(const struct nsv_cpu_row **ret_row, struct nsv_err *err)
 {
 	const char *forced = getenv("NANOSERVE_CPU_ISA");
+	return choose_row(forced && *forced ? forced : NULL, ret_row, err);
+}
+
+static int cpu_probe(struct nsv_err *err)
+{
 	const struct nsv_cpu_row *row = NULL;
-	int r = choose_row(forced && *forced ? forced : NULL, &row, err);
+	int r = choose_here(&row, err);
 	if (r == 0)
 		atomic_store(&chosen, row);
 	return r;
+}
+
+/* For all backends, so it is chosen without a probe; what the variable says wrongly is for probe to
+ * refuse. Asking the processor is dear on a virtual machine: once. */
+const struct nsv_scan *nsv_scan_here(void)
+{
+	static _Atomic(const struct nsv_scan *) here;
+	const struct nsv_scan *scan = atomic_load_explicit(&here, memory_order_relaxed);
+	const struct nsv_cpu_row *row = &rows[NSV_ARRAY_LEN(rows) - 1];
+	struct nsv_err err;
+
+	if (scan)
+		return scan;
+	choose_here(&row, &err);
+	atomic_store(&here, row->scan);
+	return row->scan;
 }
 
 /* Without a probe, the last row: plain C, which runs anywhere. */

@@ -247,4 +247,41 @@ ALWAYS_INLINE float vf_sum(vf a)
 	return vget_lane_f32(h, 0) + vget_lane_f32(h, 1);
 }
 
+ALWAYS_INLINE uint32_t at_least4(float32x4_t x, float32x4_t low, uint32_t first)
+{
+	static const uint32_t bit[4] = {1, 2, 4, 8};
+	return vaddvq_u32(vandq_u32(vcgeq_f32(x, low), vld1q_u32(bit))) << first;
+}
+
+ALWAYS_INLINE uint32_t vf_at_least(vf x, vf low)
+{
+	return at_least4(x.v[0], low.v[0], 0) | at_least4(x.v[1], low.v[1], 4) |
+		at_least4(x.v[2], low.v[2], 8) | at_least4(x.v[3], low.v[3], 12);
+}
+
+typedef struct {
+	float64x2_t p[8];
+} vd;
+
+ALWAYS_INLINE vd vd_zero(void)
+{
+	float64x2_t z = vdupq_n_f64(0);
+	return (vd){{z, z, z, z, z, z, z, z}};
+}
+
+ALWAYS_INLINE vd vd_add(vd a, vf b)
+{
+	for (uint32_t i = 0; i < 4; i++) {
+		a.p[2 * i] = vaddq_f64(a.p[2 * i], vcvt_f64_f32(vget_low_f32(b.v[i])));
+		a.p[2 * i + 1] = vaddq_f64(a.p[2 * i + 1], vcvt_high_f64_f32(b.v[i]));
+	}
+	return a;
+}
+
+ALWAYS_INLINE void vd_store(double *p, vd a)
+{
+	for (uint32_t i = 0; i < 8; i++)
+		vst1q_f64(p + 2 * i, a.p[i]);
+}
+
 #endif

@@ -205,6 +205,34 @@ ALWAYS_INLINE __m256 vf_fold(vf a)
 	return _mm256_add_ps(_mm512_castps512_ps256(a), _mm512_extractf32x8_ps(a, 1));
 }
 
+/* Bit i: lane i of x is at least that of low. */
+ALWAYS_INLINE uint32_t vf_at_least(vf x, vf low)
+{
+	return _mm512_cmp_ps_mask(x, low, _CMP_GE_OQ);
+}
+
+/* Sixteen sums in double precision. */
+typedef struct {
+	__m512d lo, hi;
+} vd;
+
+ALWAYS_INLINE vd vd_zero(void)
+{
+	return (vd){_mm512_setzero_pd(), _mm512_setzero_pd()};
+}
+
+ALWAYS_INLINE vd vd_add(vd a, vf b)
+{
+	return (vd){_mm512_add_pd(a.lo, _mm512_cvtps_pd(_mm512_castps512_ps256(b))),
+		_mm512_add_pd(a.hi, _mm512_cvtps_pd(_mm512_extractf32x8_ps(b, 1)))};
+}
+
+ALWAYS_INLINE void vd_store(double *p, vd a)
+{
+	_mm512_storeu_pd(p, a.lo);
+	_mm512_storeu_pd(p + 8, a.hi);
+}
+
 #elif defined(__AVX2__)
 
 #include <immintrin.h>
@@ -403,6 +431,42 @@ ALWAYS_INLINE __m256 vf_fold(vf a)
 	return _mm256_add_ps(a.lo, a.hi);
 }
 
+ALWAYS_INLINE uint32_t vf_at_least(vf x, vf low)
+{
+	int lo = _mm256_movemask_ps(_mm256_cmp_ps(x.lo, low.lo, _CMP_GE_OQ));
+	int hi = _mm256_movemask_ps(_mm256_cmp_ps(x.hi, low.hi, _CMP_GE_OQ));
+	return (uint32_t)(lo | hi << 8);
+}
+
+typedef struct {
+	__m256d q[4];
+} vd;
+
+ALWAYS_INLINE vd vd_zero(void)
+{
+	__m256d z = _mm256_setzero_pd();
+	return (vd){{z, z, z, z}};
+}
+
+ALWAYS_INLINE __m256d add_quad(__m256d a, __m128 b)
+{
+	return _mm256_add_pd(a, _mm256_cvtps_pd(b));
+}
+
+ALWAYS_INLINE vd vd_add(vd a, vf b)
+{
+	return (vd){{add_quad(a.q[0], _mm256_castps256_ps128(b.lo)),
+		add_quad(a.q[1], _mm256_extractf128_ps(b.lo, 1)),
+		add_quad(a.q[2], _mm256_castps256_ps128(b.hi)),
+		add_quad(a.q[3], _mm256_extractf128_ps(b.hi, 1))}};
+}
+
+ALWAYS_INLINE void vd_store(double *p, vd a)
+{
+	for (uint32_t i = 0; i < 4; i++)
+		_mm256_storeu_pd(p + 4 * i, a.q[i]);
+}
+
 #elif defined(VEC_NEON)
 
 #include "kernels/cpu/vec-neon.h"
@@ -566,6 +630,35 @@ ALWAYS_INLINE float vf_hmax(vf a)
 	return m;
 }
 
+ALWAYS_INLINE uint32_t vf_at_least(vf x, vf low)
+{
+	uint32_t bits = 0;
+	for (uint32_t i = 0; i < VF_N; i++)
+		bits |= (uint32_t)(x.f[i] >= low.f[i]) << i;
+	return bits;
+}
+
+typedef struct {
+	double d[VF_N];
+} vd;
+
+ALWAYS_INLINE vd vd_zero(void)
+{
+	return (vd){{0}};
+}
+
+ALWAYS_INLINE vd vd_add(vd a, vf b)
+{
+	for (uint32_t i = 0; i < VF_N; i++)
+		a.d[i] += (double)b.f[i];
+	return a;
+}
+
+ALWAYS_INLINE void vd_store(double *p, vd a)
+{
+	memcpy(p, a.d, sizeof(a.d));
+}
+
 #endif
 
 /* Rows that have no masks. */
@@ -676,6 +769,17 @@ ALWAYS_INLINE uint32_t vf_hmax_bits(vf a)
 	for (uint32_t i = 0; i < VF_N; i++)
 		m = m > bits[i] ? m : bits[i];
 	return m;
+}
+
+/* Halving, as vf_sum. */
+ALWAYS_INLINE double vd_sum(vd a)
+{
+	double d[VF_N];
+	vd_store(d, a);
+	for (uint32_t n = VF_N / 2; n; n /= 2)
+		for (uint32_t i = 0; i < n; i++)
+			d[i] += d[i + n];
+	return d[0];
 }
 
 /* e^x within 2 ulp; 0 below -87, e^88 above 88; e^0 is 1 exactly; a NaN stays one. */

@@ -1,20 +1,36 @@
-/* The sampler's steps as written down in daemon/sample.h, one by one in double precision. */
+/* The sampler's steps as written down in daemon/sample.h, one by one. */
 #include "tests/tools/sample-ref.h"
 
 #include <float.h>
 #include <math.h>
 
+#include "kernels/cpu/cpu.h"
 #include "tests/tools/rnd.h"
 
 /* ---- Inputs */
 
-/* Logits with ties: some are rounded to a quarter. */
-void sample_draw_logits(float *logits, uint32_t n)
+/* As models have them, with ties: some are rounded to a quarter. */
+static void draw_plain(float *logits, uint32_t n)
 {
 	float spread = t_float(0.1f, 20), grid = t_below(2) ? 4 : 4096;
 
 	for (uint32_t i = 0; i < n; i++)
 		logits[i] = roundf(t_float(-spread, spread) * grid) / grid;
+}
+
+void sample_draw_logits(float *logits, uint32_t n)
+{
+	/* Equal ones, or hardly different, or too small or too large for most arithmetic. */
+	const float spreads[] = {0, 1e-6f, 1e-3f, 1e-40f, FLT_MAX};
+	float spread = spreads[t_below(5)], at = spread < 1 ? t_float(-3, 3) : 0;
+
+	if (t_below(4))
+		draw_plain(logits, n);
+	else
+		for (uint32_t i = 0; i < n; i++)
+			logits[i] = (t_below(2) ? at : 0) + t_float(-1, 1) * spread;
+	if (t_below(8) == 0)
+		logits[t_below(n)] = t_below(2) ? 1e4f : t_float(0, 50);
 }
 
 struct nsv_params sample_draw_params(uint32_t n_vocab)
@@ -51,138 +67,108 @@ void sample_ref_sort(struct nsv_lp *sorted, const float *logits, uint32_t n)
 	qsort(sorted, n, sizeof(*sorted), by_rank);
 }
 
-static void normalise(double *p, uint32_t n)
+/* ln p and a constant, over ln 2, as single precision has it. */
+static float exponent(float x, float max, float temperature)
+{
+	return (x - max) * ((float)M_LOG2E / temperature);
+}
+
+/* Weights themselves are graded in tests/ops/test_scan.c. */
+static void ref_weigh(const float *x, const struct nsv_lp *sorted, uint32_t n, float temperature,
+	float *w)
+{
+	size_t n_row;
+	const struct nsv_cpu_row *rows = nsv_cpu_rows(&n_row);
+	const struct nsv_scan_scale scale = {sorted[0].logprob,
+		(float)M_LOG2E / temperature, nsv_scan_grain(n)};
+
+	rows[n_row - 1].scan->weigh(x, n, &scale, w);
+}
+
+static double ref_sum(const float *w, uint32_t n)
 {
 	double sum = 0;
 
 	for (uint32_t i = 0; i < n; i++)
-		sum += p[i];
-	for (uint32_t i = 0; i < n; i++)
-		p[i] /= sum;
+		sum += (double)w[i];
+	return sum;
 }
 
-/* Step 11 as it is written: all by (distance, side, nearness), the fewest that reach typical_p. */
-struct distance {
-	double d;
-	uint32_t rank, near;
-	bool lower;
-};
-
-static int by_distance(const void *pa, const void *pb)
+/* Those before the goal is reached stay, at least one that has a weight. */
+static void ref_cut(const struct nsv_lp *sorted, float *w, uint32_t n, double share)
 {
-	const struct distance *a = pa, *b = pb;
+	double goal = share * ref_sum(w, n), sum = 0;
+	uint32_t i = 0;
 
-	if (a->d != b->d)
-		return a->d < b->d ? -1 : 1;
-	if (a->lower != b->lower)
-		return a->lower ? 1 : -1;
-	return (a->near > b->near) - (a->near < b->near);
+	while (i < n && (sum == 0 || sum < goal))
+		sum += (double)w[sorted[i++].id];
+	for (; i < n; i++)
+		w[sorted[i].id] = 0;
 }
 
-/* lw: ln p and a constant, which |-ln p - entropy| does not see; equal ones are equal bits. */
-static void sort_distances(struct distance *d, const double *lw, const double *p, uint32_t n)
+static float ref_mean(const float *x, const float *w, uint32_t n, float max, float temperature)
 {
-	double mean = 0;
-	uint32_t edge = 0;
-
-	for (uint32_t i = 0; i < n; i++)
-		mean += p[i] * lw[i];
-	while (edge < n && lw[edge] > mean + 1e-9)
-		edge++;
-	for (uint32_t i = 0; i < n; i++)
-		d[i] = (struct distance){.d = fabs(lw[i] - mean),
-			.rank = i,
-			.near = i < edge ? edge - i : i - edge,
-			.lower = i >= edge};
-	qsort(d, n, sizeof(*d), by_distance);
-}
-
-static struct sample_kept ref_typical(
-	const double *lw, const double *p, uint32_t n, double typical_p)
-{
-	struct distance *d = calloc(n, sizeof(*d));
-	struct sample_kept k = {n, 0};
+	float grain = nsv_scan_grain(n);
 	double sum = 0;
 
-	sort_distances(d, lw, p, n);
-	for (uint32_t i = 0; i < n && (i == 0 || sum < typical_p); i++) {
-		sum += p[d[i].rank];
-		k.first = (uint32_t)nsv_min(k.first, d[i].rank);
-		k.n = (uint32_t)nsv_max(k.n, d[i].rank + 1);
-	}
-	free(d);
-	return k;
+	for (uint32_t i = 0; i < n; i++)
+		if (w[i] > 0)
+			sum += (double)(w[i] * -exponent(x[i], max, temperature) + grain - grain);
+	return (float)(-sum / ref_sum(w, n));
 }
 
-/* Steps 7 to 11: the distribution by rank. */
-struct sample_kept sample_ref_distribution(
-	const struct nsv_lp *sorted, double *p, uint32_t n, const struct nsv_params *params)
+/* Step 11 as it is written: all by distance, the fewest that reach typical_p. */
+static void ref_typical(
+	const float *x, float *w, uint32_t n, float max, const struct nsv_params *params)
 {
-	double sum = 0, *lw = calloc(n, sizeof(*lw));
-	uint32_t kept = 0;
+	struct nsv_lp *sorted = calloc(n, sizeof(*sorted));
+	float *key = calloc(n, sizeof(*key));
+	float mean = ref_mean(x, w, n, max, params->temperature);
 
-	if (params->top_k > 0)
-		n = (uint32_t)nsv_min(n, (size_t)params->top_k);
-	for (uint32_t i = 0; i < n; i++) {
-		lw[i] = ((double)sorted[i].logprob - sorted[0].logprob) / params->temperature;
-		p[i] = exp(lw[i]);
-	}
-	while (kept < n && p[kept] >= params->min_p * p[0])
-		kept++;
-	normalise(p, kept);
-	for (n = 0; n < kept && (n == 0 || sum < params->top_p); n++)
-		sum += p[n];
-	if (params->top_p >= 1)
-		n = kept;
-	normalise(p, n);
-	struct sample_kept k = {0, n};
-	if (params->typical_p < 1)
-		k = ref_typical(lw, p, n, params->typical_p);
-	normalise(p + k.first, k.n - k.first);
-	free(lw);
-	return k;
-}
-
-/* x: (n_vocab) logits after step 6. */
-static int32_t ref_choose(
-	const float *x, uint32_t n_vocab, const struct nsv_params *params, double u)
-{
-	struct nsv_lp *sorted = calloc(n_vocab, sizeof(*sorted));
-	double *p = calloc(n_vocab, sizeof(*p)), sum = 0;
-	uint32_t i = 0, n = n_vocab;
-
-	sample_ref_sort(sorted, x, n_vocab);
-	while (n > 1 && sorted[n - 1].logprob == -INFINITY)
-		n--;
-	if (params->temperature >= 1e-3f) {
-		struct sample_kept k = sample_ref_distribution(sorted, p, n, params);
-		for (i = k.first; i + 1 < k.n; i++) {
-			sum += p[i];
-			if (sum > u)
-				break;
-		}
-	}
-	int32_t id = sorted[i].id;
+	for (uint32_t i = 0; i < n; i++)
+		key[i] = -fabsf(exponent(x[i], max, params->temperature) - mean);
+	sample_ref_sort(sorted, key, n);
+	ref_cut(sorted, w, n, params->typical_p);
+	free(key);
 	free(sorted);
-	free(p);
-	return id;
 }
 
-bool sample_ref_gives(
-	const float *x, uint32_t n, const struct nsv_params *params, float u, int32_t id)
+void sample_ref_keep(const float *x, uint32_t n, const struct nsv_params *params, float *w)
 {
-	const double eps = 1e-6;
+	struct nsv_lp *sorted = calloc(n, sizeof(*sorted));
 
-	for (int i = 0; i < 27; i++) {
-		struct nsv_params near = *params;
-		double dp = (i / 3 % 3 - 1) * eps, dt = (i / 9 - 1) * eps;
+	sample_ref_sort(sorted, x, n);
+	ref_weigh(x, sorted, n, params->temperature, w);
+	for (uint32_t i = 0; i < n; i++)
+		if ((params->top_k > 0 && i >= (uint32_t)params->top_k) ||
+			w[sorted[i].id] < params->min_p)
+			w[sorted[i].id] = 0;
+	if (params->top_p < 1)
+		ref_cut(sorted, w, n, params->top_p);
+	if (params->typical_p < 1)
+		ref_typical(x, w, n, sorted[0].logprob, params);
+	free(sorted);
+}
 
-		near.top_p = params->top_p < 1 ? (float)(params->top_p + dp) : 1;
-		near.typical_p = params->typical_p < 1 ? (float)(params->typical_p + dt) : 1;
-		if (ref_choose(x, n, &near, u + (i % 3 - 1) * eps) == id)
-			return true;
+int32_t sample_ref_choose(const float *x, uint32_t n, const struct nsv_params *params, float u)
+{
+	float *w = calloc(n, sizeof(*w));
+	struct nsv_lp *sorted = calloc(n, sizeof(*sorted));
+	double goal, sum = 0;
+	int32_t id = 0;
+
+	sample_ref_sort(sorted, x, n);
+	if (params->temperature < 1e-3f) {
+		id = sorted[0].id;
+	} else {
+		sample_ref_keep(x, n, params, w);
+		goal = u * ref_sum(w, n);
+		for (sum = (double)w[0]; sum <= goal; sum += (double)w[id])
+			id++;
 	}
-	return false;
+	free(sorted);
+	free(w);
+	return id;
 }
 
 /* Steps 3 to 6, each in turn over the whole vocabulary, counting by looking. */

@@ -1,28 +1,20 @@
-/* The reference of the sampler: scalar, it sorts everything and goes step by step in double
- * precision. And random inputs for both (tests/tools/rnd.h). */
+/* The reference of the sampler: scalar, it sorts everything and adds up one by one. And random
+ * inputs for both (tests/tools/rnd.h). */
 #ifndef NSV_TESTS_TOOLS_SAMPLE_REF_H
 #define NSV_TESTS_TOOLS_SAMPLE_REF_H
 
 #include "daemon/params.h"
 
-/* Kept ranks: first to n - 1. */
-struct sample_kept {
-	uint32_t first, n;
-};
-
 /* Logits (n) with ties; parameters of the draw, without penalties. */
 void sample_draw_logits(float *logits, uint32_t n);
 struct nsv_params sample_draw_params(uint32_t n_vocab);
 
-/* By rank: (n) each. */
+/* By rank. */
 void sample_ref_sort(struct nsv_lp *sorted, const float *logits, uint32_t n);
-/* The distribution of what is kept, by rank: p (n). */
-struct sample_kept sample_ref_distribution(
-	const struct nsv_lp *sorted, double *p, uint32_t n, const struct nsv_params *params);
-/* Whether the reference gives the token: for the number drawn, or, since sums differ in their last
- * bits, for a neighbour of what a sum is compared with. x: (n) logits after all adjustments. */
-bool sample_ref_gives(
-	const float *x, uint32_t n, const struct nsv_params *params, float u, int32_t id);
+/* Steps 7 to 11 on logits after all adjustments: weights w (n) by id, 0 of what is not kept. */
+void sample_ref_keep(const float *x, uint32_t n, const struct nsv_params *params, float *w);
+/* The token, bit for bit what the sampler has to draw by u. */
+int32_t sample_ref_choose(const float *x, uint32_t n, const struct nsv_params *params, float u);
 /* Logits after history and lists, to x (n_vocab): how many ids may come. */
 uint32_t sample_ref_adjust(const struct nsv_sampler *s, const struct nsv_sample_in *in, float *x);
 

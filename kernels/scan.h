@@ -1,0 +1,75 @@
+/* Passes over a row of numbers for sampling, sixteen at a time: one table an instruction set, all
+ * of which give the same bits.
+ *
+ * A weight is 2^t, t = (x - max) * scale, in single precision, its relative error below 5e-7; then
+ * rounded to a multiple of 2^(b - 53), where 2^b >= 128 is no less than the count of numbers. So
+ * sums of weights are exact in double precision, and no order of theirs differs from another.
+ *
+ * x and keys: finite, or -INFINITY for what may not come: its weight is 0. n may be 0. Nothing here
+ * allocates; `out` has room for n. */
+#ifndef NSV_KERNELS_SCAN_H
+#define NSV_KERNELS_SCAN_H
+
+#include "shm/base.h"
+
+#define NSV_SCAN_BUCKETS 2048u
+
+struct nsv_scan_range {
+	float min, max;
+	bool finite; /* all are (any value is allowed); else the others are not to be used */
+};
+
+struct nsv_scan_scale {
+	float max, scale; /* scale > 0 */
+	float grain;	  /* of nsv_scan_grain */
+};
+
+/* Buckets of falling keys: key k is in the nearest to (max - k) * scale, or the last. */
+struct nsv_scan_split {
+	float max, scale; /* no key is above max; scale is finite and above 0 */
+};
+
+struct nsv_scan {
+	void (*range)(const float *x, uint32_t n, struct nsv_scan_range *ret_range);
+	/* The first place from i on with x >= low; n: none. */
+	uint32_t (*first)(const float *x, uint32_t i, uint32_t n, float low);
+	/* The places with low <= x < high, growing, to out. Returns how many. */
+	uint32_t (*list)(const float *x, uint32_t n, float low, float high, uint32_t *out);
+
+	/* Weights to w (n), or nowhere where it is NULL. Returns their sum. */
+	double (*weigh)(const float *x, uint32_t n, const struct nsv_scan_scale *s, float *w);
+	/* The sum of w * t, each product rounded as a weight is: exact as well. */
+	double (*moment)(const float *x, const float *w, uint32_t n, const struct nsv_scan_scale *s);
+	/* key = -|t - mean| */
+	void (*nearness)(const float *x, uint32_t n, const struct nsv_scan_scale *s, float mean,
+		float *key);
+	/* w = 0 where key < low. Returns how many keys are not. key may be w. */
+	uint32_t (*keep)(const float *key, float low, float *w, uint32_t n);
+	double (*sum)(const float *w, uint32_t n);
+	/* The first place where the sum of weights so far exceeds the goal, which is less than the sum
+	 * of all. */
+	uint32_t (*find)(const float *w, uint32_t n, double goal);
+
+	/* Adds each weight to its bucket: mass (NSV_SCAN_BUCKETS). */
+	void (*add_mass)(const float *key, const float *w, uint32_t n,
+		const struct nsv_scan_split *s, double *mass);
+	/* The places whose keys are in the bucket, growing, to out. Returns how many. */
+	uint32_t (*list_bucket)(const float *key, uint32_t n, const struct nsv_scan_split *s,
+		uint32_t bucket, uint32_t *out);
+};
+
+/* The best that this machine runs, or what $NANOSERVE_CPU_ISA names. */
+const struct nsv_scan *nsv_scan_here(void);
+
+/* What weights of n numbers are rounded by: added, then taken off again. Not so little that 1 would
+ * lose by it. */
+static inline float nsv_scan_grain(uint32_t n)
+{
+	float grain = 0x1p-23f;
+
+	for (uint64_t reach = 128; reach < n; reach *= 2)
+		grain *= 2;
+	return grain;
+}
+
+#endif
