@@ -7,12 +7,12 @@
 #include "daemon/sigbus.h"
 #include "shm/wire.h"
 
-static void prepare(struct nsv_channel *ch, const struct nsv_geom *geom, int fd)
+void nsv_channel_prepare(struct nsv_channel *ch, const struct nsv_geom *geom)
 {
 	*ch = (struct nsv_channel){.up_region = NSV_REGION_NONE,
 		.down_region = NSV_REGION_NONE,
 		.geom = *geom,
-		.fd = fd,
+		.fd = -1,
 		.sigbus_index = -1};
 }
 
@@ -45,26 +45,35 @@ static int compute_layout(const struct nsv_geom *geom, struct nsv_up_layout *ret
 	return 0;
 }
 
-int nsv_channel_init(struct nsv_channel *ch, const struct nsv_geom *geom, uint64_t session_id,
-	int fd, struct nsv_err *err)
+int nsv_channel_allocate(struct nsv_channel *ch, struct nsv_err *err)
 {
 	struct nsv_up_layout up;
 	struct nsv_down_layout down;
+	int ret = compute_layout(&ch->geom, &up, &down, err);
 
-	prepare(ch, geom, fd);
-	int ret = compute_layout(geom, &up, &down, err);
 	if (ret == 0)
 		ret = nsv_region_create(&ch->up_region, "nsv-up", up.len, 0, err);
 	if (ret == 0)
 		ret = nsv_region_create(&ch->down_region, "nsv-down", down.len, 0, err);
+	if (ret < 0)
+		nsv_channel_deinit(ch);
+	return ret;
+}
+
+int nsv_channel_init(struct nsv_channel *ch, uint64_t session_id, int fd)
+{
+	struct nsv_up_layout up;
+	struct nsv_down_layout down;
+	struct nsv_err err;
+	int ret = compute_layout(&ch->geom, &up, &down, &err);
+
 	if (ret == 0)
 		ret = guard(ch);
-	if (ret < 0) {
-		nsv_channel_deinit(ch);
+	if (ret < 0)
 		return ret;
-	}
-	nsv_up_format(ch->up_region.map, geom, session_id);
-	nsv_down_format(ch->down_region.map, geom, session_id);
+	ch->fd = fd;
+	nsv_up_format(ch->up_region.map, &ch->geom, session_id);
+	nsv_down_format(ch->down_region.map, &ch->geom, session_id);
 	bind_rings(ch, &up, &down);
 	nsv_channel_set_waiting(ch, true);
 	return 0;
@@ -103,7 +112,8 @@ int nsv_channel_adopt(struct nsv_channel *ch, const struct nsv_geom *geom, uint6
 	struct nsv_up_layout up;
 	struct nsv_down_layout down;
 
-	prepare(ch, geom, fd);
+	nsv_channel_prepare(ch, geom);
+	ch->fd = fd;
 	int ret = compute_layout(geom, &up, &down, err);
 	if (ret == 0)
 		ret = adopt_regions(ch, up.len, down.len, up_fd, down_fd, err);
@@ -160,10 +170,15 @@ void nsv_channel_empty(struct nsv_channel *ch)
 		punch(&ch->down_region, NSV_PAGE);
 }
 
-void nsv_channel_deinit(struct nsv_channel *ch)
+void nsv_channel_unguard(struct nsv_channel *ch)
 {
 	nsv_sigbus_remove(ch->sigbus_index);
 	ch->sigbus_index = -1;
+}
+
+void nsv_channel_deinit(struct nsv_channel *ch)
+{
+	nsv_channel_unguard(ch);
 	nsv_region_deinit(&ch->up_region);
 	nsv_region_deinit(&ch->down_region);
 }

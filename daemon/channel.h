@@ -30,9 +30,12 @@ struct nsv_channel {
 	} engine;
 };
 
-/* Makes the regions and writes their heads. The geometry has been checked. */
-int nsv_channel_init(struct nsv_channel *ch, const struct nsv_geom *geom, uint64_t session_id,
-	int fd, struct nsv_err *err);
+/* Nothing yet but a geometry, which has been checked. */
+void nsv_channel_prepare(struct nsv_channel *ch, const struct nsv_geom *geom);
+/* Makes the regions: any thread that has the channel to itself. */
+int nsv_channel_allocate(struct nsv_channel *ch, struct nsv_err *err);
+/* Writes their heads: the channel can be used. */
+int nsv_channel_init(struct nsv_channel *ch, uint64_t session_id, int fd);
 /* Takes over the regions of a session that another daemon served: seals and sizes are checked, both
  * descriptors taken on success. sq_head comes from the session's record. The tails of the completion
  * rings come from `down`: a client cannot write it, and any value of them is safe. */
@@ -48,6 +51,8 @@ void nsv_channel_say_lost(int down_fd);
  * but for the head of `down`, and all of `down` where the end was none of the client's doing: what
  * it was told last can then be read. */
 void nsv_channel_empty(struct nsv_channel *ch);
+/* `up` will not be read any more; what is left, any thread can do that has the channel to itself. */
+void nsv_channel_unguard(struct nsv_channel *ch);
 void nsv_channel_deinit(struct nsv_channel *ch);
 /* Reading `up` faulted: the session is to be dropped. */
 bool nsv_channel_broken(const struct nsv_channel *ch);

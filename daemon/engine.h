@@ -14,6 +14,8 @@
 #include "daemon/job.h"
 #include "daemon/seqs.h"
 
+#define NSV_MAX_SESSIONS 4096u /* records of the session table */
+
 /* A request whose reader is behind keeps its blocks for so long, if nobody else needs them; then they go
  * back, and it computes them again (or swaps them in) when its reader has come. */
 #define NSV_PAUSE_KEEPS_NS 5000000000u

@@ -258,7 +258,7 @@ static void next_prompt(struct nsv_server *s, struct nsv_user *user)
 	user->prompts = msg->next;
 	if (!user->prompts)
 		user->prompts_end = &user->prompts;
-	nsv_mailbox_put(&s->worker.inbox, msg);
+	nsv_mailbox_put(&s->prompt_worker.inbox, msg);
 }
 
 void nsv_entry_queue_prompt(struct nsv_session *se, struct nsv_job *job)
@@ -285,6 +285,12 @@ void nsv_session_drop_prompts(struct nsv_session *se)
 		}
 	}
 	se->user->prompts_end = p;
+}
+
+void nsv_session_work_on_prompt(struct nsv_msg *msg, const void *tok)
+{
+	nsv_job_prepare(nsv_job_of(msg), tok);
+	msg->kind = NSV_MSG_PREPARED;
 }
 
 void nsv_session_prepared(struct nsv_job *job)

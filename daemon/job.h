@@ -26,8 +26,12 @@ enum nsv_msg_kind {
 	NSV_MSG_NUDGE,     /* to engine: somebody raised a flag */
 	NSV_MSG_CLOSE,     /* io to engine: a session has gone */
 	NSV_MSG_STOP,      /* io to engine: commit and return */
-	NSV_MSG_PREPARE,   /* io to worker */
-	NSV_MSG_PREPARED,  /* worker to io */
+	NSV_MSG_PREPARE,   /* io to its worker for prompts */
+	NSV_MSG_PREPARED,  /* ... and back */
+	NSV_MSG_BUILD,     /* io to its worker for memory: make a session's regions */
+	NSV_MSG_BUILT,     /* ... and back */
+	NSV_MSG_TEAR_DOWN, /* io to its worker for memory: give them back */
+	NSV_MSG_TORN_DOWN, /* ... and back: nobody refers to the session any more */
 	NSV_MSG_ACCEPTED,  /* engine to io: it is in `seqs` */
 	NSV_MSG_ENDED,     /* engine to io: the slot shows the end */
 	NSV_MSG_RELEASED,  /* engine to io: nothing refers to it any more */

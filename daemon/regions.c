@@ -9,7 +9,6 @@
 #include "daemon/pool.h"
 
 #define BLOCK_SIZE 16
-#define MAX_SESSIONS 4096 /* records of the session table */
 
 /* ---- Taking over */
 
@@ -171,7 +170,7 @@ static struct nsv_seqs_geom seqs_geom(const struct nsv_engine *e)
 {
 	uint32_t n_ctx = e->info.desc->n_ctx;
 
-	return (struct nsv_seqs_geom){.n_session = MAX_SESSIONS,
+	return (struct nsv_seqs_geom){.n_session = NSV_MAX_SESSIONS,
 		.n_seq = e->max_requests,
 		.n_token = n_ctx,
 		.n_block = nsv_blocks_for(n_ctx, BLOCK_SIZE)};

@@ -1,6 +1,7 @@
 /* The io thread: what it waits for and what it does then. */
 #include "daemon/server.h"
 
+#include <fcntl.h>
 #include <signal.h>
 #include <string.h>
 #include <sys/resource.h>
@@ -19,6 +20,7 @@
 #define ACCEPT_RETRY_NS 100000000u
 #define HELLO_CHECK_NS 1000000000u
 #define TEND_NS 1000000000u
+#define FDS_ELSE 1024 /* beside those of sessions */
 
 /* ---- The listening socket */
 
@@ -162,7 +164,7 @@ static void on_hello_timer(struct nsv_source *src, enum nsv_event event, int res
 		return;
 	for (struct nsv_session *se = s->sessions, *next; se; se = next) {
 		next = se->next;
-		if (se->state == NSV_SESSION_HELLO && now >= se->deadline_ns)
+		if (se->state == NSV_SESSION_HELLO && !se->is_building && now >= se->deadline_ns)
 			nsv_session_drop(se, NSV_E_HELLO, "no hello came");
 	}
 	s->hello_timer_armed = s->n_hello > 0;
@@ -204,13 +206,19 @@ void nsv_server_tend_vaults(struct nsv_server *s)
 	nsv_source_timer(s->loop, &s->tend_timer, TEND_NS);
 }
 
-/* ---- Messages from the engine and the worker */
+/* ---- Messages from the engine and the workers */
 
 static void handle(struct nsv_server *s, struct nsv_msg *msg)
 {
 	switch (msg->kind) {
 	case NSV_MSG_PREPARED:
 		nsv_session_prepared(nsv_job_of(msg));
+		break;
+	case NSV_MSG_BUILT:
+		nsv_session_built(NSV_CONTAINER_OF(msg, struct nsv_session, memory_msg));
+		break;
+	case NSV_MSG_TORN_DOWN:
+		free(NSV_CONTAINER_OF(msg, struct nsv_session, memory_msg));
 		break;
 	case NSV_MSG_ACCEPTED:
 		nsv_session_accepted(nsv_job_of(msg));
@@ -256,16 +264,31 @@ static void on_inbox(struct nsv_source *src, enum nsv_event event, int res, cons
 
 /* ---- Life */
 
-/* Three descriptors a session: the soft limit is a default for programs that use select(). */
-static void raise_descriptor_limit(void)
+/* The soft limit is a default for programs that use select(). */
+static rlim_t raise_descriptor_limit(void)
 {
 	struct rlimit r;
 
-	if (getrlimit(RLIMIT_NOFILE, &r) < 0 || r.rlim_cur == r.rlim_max)
-		return;
+	if (getrlimit(RLIMIT_NOFILE, &r) < 0)
+		return 0;
+	rlim_t soft = r.rlim_cur;
 	r.rlim_cur = r.rlim_max;
-	if (setrlimit(RLIMIT_NOFILE, &r) < 0)
-		nsv_warning("RLIMIT_NOFILE stays as it is: %s", strerror(errno));
+	if (soft == r.rlim_max || setrlimit(RLIMIT_NOFILE, &r) == 0)
+		return r.rlim_max;
+	nsv_warning("RLIMIT_NOFILE stays as it is: %s", strerror(errno));
+	return soft;
+}
+
+/* Has the kernel make its table of our descriptors large enough for every session now, while there is
+ * one thread. Later each doubling would wait for all CPUs to pass a quiet point: 15 ms and more
+ * in which the io thread serves nobody. No failure matters. */
+static void reserve_descriptors(struct nsv_server *s, rlim_t limit)
+{
+	rlim_t want = NSV_SESSION_N_FD * NSV_MAX_SESSIONS + FDS_ELSE;
+	int fd = fcntl(s->listen_fd, F_DUPFD_CLOEXEC, (int)nsv_min_u64(want, limit) - 1);
+
+	if (fd >= 0)
+		close(fd);
 }
 
 int nsv_server_init(struct nsv_server *s, const struct nsv_config *config,
@@ -285,9 +308,10 @@ int nsv_server_init(struct nsv_server *s, const struct nsv_config *config,
 		.hello_timer = {.fn = on_hello_timer},
 		.tend_timer = {.fn = on_tend_timer},
 		.start_ns = nsv_now_ns()};
-	raise_descriptor_limit();
+	rlim_t fd_limit = raise_descriptor_limit();
 	ret = config->socket ? listen_at(s, config->socket, err)
 			     : nsv_passed_take_listener(passed, &s->listen_fd, err);
+	reserve_descriptors(s, fd_limit);
 	if (!config->socket && ret == -ENOENT)
 		return nsv_fail(err, ret, "no socket: name one with --socket PATH");
 	if (ret == 0)
@@ -309,7 +333,12 @@ int nsv_server_attach(struct nsv_server *s, struct nsv_engine *engine, const str
 {
 	s->engine = engine;
 	s->tok = tok;
-	int ret = nsv_worker_start(&s->worker, tok, &s->inbox);
+	int ret = nsv_worker_start(
+		&s->prompt_worker, "nsv-tok", nsv_session_work_on_prompt, tok, &s->inbox);
+
+	if (ret == 0)
+		ret = nsv_worker_start(&s->memory_worker, "nsv-memory", nsv_session_work_on_memory,
+			NULL, &s->inbox);
 	if (ret < 0)
 		return ret;
 	nsv_source_accept(s->loop, &s->listen_src, s->listen_fd);
@@ -402,14 +431,15 @@ int nsv_server_run(struct nsv_server *s)
 	return s->exit_code;
 }
 
-/* Requests that the engine had let go of as the server stopped: no session knows them any more. */
+/* Requests and sessions that others had let go of as the server stopped: nobody knows them any
+ * more. */
 static void free_released(struct nsv_server *s)
 {
 	struct nsv_msg *msg = s->inbox.last ? nsv_mailbox_take(&s->inbox) : NULL;
 
 	while (msg) {
 		struct nsv_msg *next = msg->next;
-		if (msg->kind == NSV_MSG_RELEASED)
+		if (msg->kind == NSV_MSG_RELEASED || msg->kind == NSV_MSG_TORN_DOWN)
 			handle(s, msg);
 		msg = next;
 	}
@@ -417,7 +447,8 @@ static void free_released(struct nsv_server *s)
 
 void nsv_server_deinit(struct nsv_server *s)
 {
-	nsv_worker_stop(&s->worker);
+	nsv_worker_stop(&s->prompt_worker);
+	nsv_worker_stop(&s->memory_worker);
 	free_released(s);
 	nsv_loop_free(s->loop); /* nothing is armed any more: sessions can go */
 	bool go_on = s->vaults.on;

@@ -1,5 +1,5 @@
-/* The io thread: the listening socket, sessions, signals and timers, and what the engine and the
- * worker answer. Everything here belongs to that thread. */
+/* The io thread: the listening socket, sessions, signals and timers, and what the engine and
+ * its workers answer. Everything here belongs to that thread. */
 #ifndef NSV_DAEMON_SERVER_H
 #define NSV_DAEMON_SERVER_H
 
@@ -20,8 +20,8 @@ struct nsv_server {
 	struct nsv_engine *engine;
 
 	struct nsv_loop *loop;
-	struct nsv_mailbox inbox; /* from the engine and the worker */
-	struct nsv_worker worker;
+	struct nsv_mailbox inbox; /* from the engine and the workers */
+	struct nsv_worker prompt_worker, memory_worker;
 	struct nsv_users users;
 	struct nsv_vaults vaults;
 	struct nsv_source listen_src, signal_src, inbox_src, accept_timer, hello_timer, tend_timer;
@@ -53,7 +53,7 @@ int nsv_server_attach(struct nsv_server *s, struct nsv_engine *engine, const str
 int nsv_server_adopt(struct nsv_server *s, struct nsv_passed *passed, struct nsv_err *err);
 /* Serves until a signal asks it to stop, or it is drained; the process's exit code. */
 int nsv_server_run(struct nsv_server *s);
-/* The engine and the worker have been stopped. */
+/* The engine has been stopped. */
 void nsv_server_deinit(struct nsv_server *s);
 
 /* A session has ended: its place in a vault is tidied up within a second. */

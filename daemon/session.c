@@ -61,15 +61,13 @@ static void link_session(struct nsv_session *se)
 struct nsv_session *nsv_session_alloc(struct nsv_server *server, int fd)
 {
 	struct nsv_session *se = calloc(1, sizeof(*se));
+	const struct nsv_geom none = {0};
 
-	if (se)
-		*se = (struct nsv_session){.server = server,
-			.src = {.fn = on_event},
-			.fd = fd,
-			.epoch = 1,
-			.ch = {.up_region = NSV_REGION_NONE,
-				.down_region = NSV_REGION_NONE,
-				.sigbus_index = -1}};
+	if (!se)
+		return NULL;
+	*se = (struct nsv_session){
+		.server = server, .src = {.fn = on_event}, .fd = fd, .epoch = 1};
+	nsv_channel_prepare(&se->ch, &none);
 	return se;
 }
 
@@ -111,18 +109,16 @@ void nsv_session_free(struct nsv_session *se)
 		se->next->prev = se->prev;
 	s->n_session--;
 	free_requests(se);
-	if (s->vaults.on && se->place.vault) {
-		/* Its message there keeps the descriptors for a while, but not the memory. */
-		nsv_channel_empty(&se->ch);
+	se->was_in_vault = s->vaults.on && se->place.vault;
+	if (se->was_in_vault) {
 		nsv_vaults_remove(&s->vaults, &se->place);
 		nsv_server_tend_vaults(s);
 	}
 	if (se->memory)
 		nsv_user_release_session(se->user, se->memory);
 	nsv_user_put(&s->users, se->user);
-	nsv_channel_deinit(&se->ch);
 	close(se->fd);
-	free(se);
+	nsv_session_tear_down(se);
 }
 
 static void unlist(struct nsv_session **list, struct nsv_session *se, bool hot)
@@ -136,7 +132,7 @@ static void unlist(struct nsv_session **list, struct nsv_session *se, bool hot)
 static void free_if_unused(struct nsv_session *se)
 {
 	if (se->state == NSV_SESSION_CLOSING && se->source_gone && se->engine_gone &&
-		se->n_preparing == 0)
+		se->n_preparing == 0 && !se->is_building)
 		nsv_session_free(se);
 }
 
@@ -201,7 +197,7 @@ void nsv_session_drop(struct nsv_session *se, enum nsv_code code, const char *wh
 		s->n_dropped++;
 	}
 	if (se->state == NSV_SESSION_HELLO) {
-		if (se->waits_for_vault)
+		if (se->id)
 			commit_record(se, 0);
 		end_hello(se);
 		se->engine_gone = true;
@@ -246,21 +242,7 @@ static const char *name_failure(int code)
 				   : strerror(-code);
 }
 
-/* The session's own memory: 0, or an nsv_code and a sentence. */
-static int make_channel(struct nsv_session *se, const struct nsv_geom *geom, struct nsv_err *err)
-{
-	int ret = -ENOMEM;
-
-	se->slots = calloc(geom->n_slot, sizeof(*se->slots));
-	if (se->slots)
-		ret = nsv_channel_init(&se->ch, geom, se->id, se->fd, err);
-	if (ret == 0)
-		return 0;
-	se->ch.geom.n_slot = 0;
-	return nsv_fail(err, is_out_of_fds(ret) ? NSV_E_LIMIT : NSV_E_NOMEM,
-		"no session of %llu bytes: %s", (unsigned long long)se->memory, name_failure(ret));
-}
-
+/* What it is charged for, its id and its record: 0, or an nsv_code and a sentence. */
 static int make_session(struct nsv_session *se, const struct nsv_geom *geom, struct nsv_err *err)
 {
 	struct nsv_server *s = se->server;
@@ -281,7 +263,9 @@ static int make_session(struct nsv_session *se, const struct nsv_geom *geom, str
 		return ret;
 	se->memory = up.len + down.len;
 	se->id = ++s->last_session_id;
-	return make_channel(se, geom, err);
+	nsv_channel_prepare(&se->ch, geom);
+	commit_record(se, 1);
+	return 0;
 }
 
 static int send_welcome(const struct nsv_session *se, int down_fd)
@@ -306,12 +290,39 @@ static void take_hello(struct nsv_session *se, const void *data, size_t len)
 	}
 	if (ret == 0)
 		ret = make_session(se, &geom, &err);
-	if (ret != 0) {
+	if (ret != 0)
 		refuse_hello(se, (enum nsv_code)ret, err.text);
+	else
+		nsv_session_build(se);
+}
+
+static void refuse_memory(struct nsv_session *se, int code)
+{
+	struct nsv_err err;
+
+	nsv_fail(&err, 0, "no session of %llu bytes: %s", (unsigned long long)se->memory,
+		name_failure(code));
+	refuse_hello(se, is_out_of_fds(code) ? NSV_E_LIMIT : NSV_E_NOMEM, err.text);
+}
+
+void nsv_session_built(struct nsv_session *se)
+{
+	int ret = se->built;
+
+	se->is_building = false;
+	if (se->state == NSV_SESSION_CLOSING) {
+		free_if_unused(se);
+		return;
+	}
+	if (ret == 0) {
+		se->slots = calloc(se->ch.geom.n_slot, sizeof(*se->slots));
+		ret = se->slots ? nsv_channel_init(&se->ch, se->id, se->fd) : -ENOMEM;
+	}
+	if (ret < 0) {
+		refuse_memory(se, ret);
 		return;
 	}
 	nsv_channel_set_epoch(&se->ch, se->epoch);
-	commit_record(se, 1);
 	se->place = (struct nsv_vault_place){.session_id = se->id,
 		.rec = se->rec,
 		.fds = {se->fd, se->ch.up_region.fd, se->ch.down_region.fd}};
@@ -352,7 +363,7 @@ static void on_event(struct nsv_source *src, enum nsv_event event, int res, cons
 
 	switch (event) {
 	case NSV_EV_DATA:
-		if (se->waits_for_vault)
+		if (se->waits_for_vault || se->is_building)
 			nsv_session_drop(se, NSV_E_HELLO, "it spoke before it was welcomed");
 		else if (se->state == NSV_SESSION_HELLO)
 			take_hello(se, data, (size_t)res);

@@ -2,7 +2,8 @@
  *
  *     HELLO --hello, welcome--> OPEN --hang-up, or dropped--> CLOSING --all let go--> freed
  *
- * (all: the engine, the worker, the loop.)
+ * (all: the engine, the workers, the loop.) Between hello and welcome its regions are made, and its
+ * descriptors are put into a vault; either may take a while.
  *
  * A slot of an open session:
  *
@@ -51,7 +52,10 @@ struct nsv_session {
 	uint32_t n_replay;    /* entries still to come that another daemon may have taken */
 	uint32_t *last_entries; /* (ch.geom.n_slot) the last of them that uses each slot, or NULL */
 	struct nsv_user *user;
-	struct nsv_channel ch;
+	struct nsv_channel ch; /* the memory worker's while that has memory_msg */
+	struct nsv_msg memory_msg;
+	int built; /* its answer: 0 or -errno */
+	bool is_building, was_in_vault;
 	struct nsv_session_slot *slots; /* (ch.geom.n_slot) */
 	uint32_t n_preparing;           /* requests that the worker holds */
 	bool is_ready, is_hot, source_gone, engine_gone;
@@ -63,7 +67,11 @@ void nsv_session_new(struct nsv_server *server, int fd);
 struct nsv_session *nsv_session_alloc(struct nsv_server *server, int fd);
 /* A built session that another daemon served is open again. */
 void nsv_session_resume(struct nsv_session *se);
-/* Its hello has passed: puts it into a vault and sends its welcome, or does so when a vault is ready. */
+/* Its hello has passed: makes its regions, at once or by the worker; nsv_session_built follows.
+ * Gives them back in the same way, and then its own memory. ---- session-memory.c */
+void nsv_session_build(struct nsv_session *se);
+void nsv_session_tear_down(struct nsv_session *se);
+/* Its regions are there: puts it into a vault and sends its welcome, or does so when a vault is ready. */
 void nsv_session_welcome(struct nsv_session *se);
 /* Looks at an open session: entries, acknowledgements, outputs. true: there is more. */
 bool nsv_session_visit(struct nsv_session *se);
@@ -80,7 +88,12 @@ void nsv_session_collect_ends(struct nsv_server *server);
 /* The end of the server: frees it, whoever still refers to it having stopped. */
 void nsv_session_free(struct nsv_session *se);
 
-/* What the engine and the worker say. */
+/* What the workers do, each on its thread. */
+void nsv_session_work_on_prompt(struct nsv_msg *msg, const void *tok);
+void nsv_session_work_on_memory(struct nsv_msg *msg, const void *arg);
+
+/* What the engine and the workers say. */
+void nsv_session_built(struct nsv_session *se);
 void nsv_session_prepared(struct nsv_job *job);
 void nsv_session_accepted(struct nsv_job *job);
 void nsv_session_ended(struct nsv_job *job);

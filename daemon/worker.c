@@ -3,37 +3,39 @@
 
 #include <sys/prctl.h>
 
-static bool work(struct nsv_worker *w, struct nsv_msg *msg)
-{
-	if (msg->kind == NSV_MSG_STOP)
-		return false;
-	nsv_job_prepare(nsv_job_of(msg), w->tok);
-	msg->kind = NSV_MSG_PREPARED;
-	nsv_mailbox_put(w->outbox, msg);
-	return true;
-}
+#include "daemon/job.h"
 
 static void *run(void *arg)
 {
 	struct nsv_worker *w = arg;
 	bool go_on = true;
 
-	prctl(PR_SET_NAME, "nsv-tok");
+	prctl(PR_SET_NAME, w->name);
 	while (go_on) {
 		nsv_mailbox_wait(&w->inbox, 0);
 		struct nsv_msg *msg = nsv_mailbox_take(&w->inbox);
 		while (msg) {
 			struct nsv_msg *next = msg->next;
-			go_on = work(w, msg) && go_on;
+			if (msg->kind == NSV_MSG_STOP) {
+				go_on = false;
+			} else {
+				w->work(msg, w->arg);
+				nsv_mailbox_put(w->outbox, msg);
+			}
 			msg = next;
 		}
 	}
 	return NULL;
 }
 
-int nsv_worker_start(struct nsv_worker *w, const struct nsv_tok *tok, struct nsv_mailbox *outbox)
+int nsv_worker_start(struct nsv_worker *w, const char *name, nsv_work_fn *work, const void *arg,
+	struct nsv_mailbox *outbox)
 {
-	*w = (struct nsv_worker){.tok = tok, .outbox = outbox, .stop_msg = {.kind = NSV_MSG_STOP}};
+	*w = (struct nsv_worker){.outbox = outbox,
+		.name = name,
+		.work = work,
+		.arg = arg,
+		.stop_msg = {.kind = NSV_MSG_STOP}};
 	int ret = nsv_mailbox_init(&w->inbox, false);
 
 	if (ret == 0)

@@ -34,7 +34,8 @@ static void greet(int fd, struct nsv_channel *ch)
 	if (n < 0 || nsv_hello_check(packet, (size_t)n, &hello, &err) != 0)
 		die("no hello");
 	nsv_geom_complete(&hello.want, &geom);
-	if (nsv_channel_init(ch, &geom, 1, fd, &err) < 0 ||
+	nsv_channel_prepare(ch, &geom);
+	if (nsv_channel_allocate(ch, &err) < 0 || nsv_channel_init(ch, 1, fd) < 0 ||
 		nsv_region_reopen_ro(&ch->down_region, &down_fd) < 0)
 		die(err.text);
 	nsv_channel_set_waiting(ch, false); /* it looks by itself */

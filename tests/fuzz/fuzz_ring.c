@@ -152,11 +152,18 @@ static void check_down(const struct nsv_channel *ch)
 	must(nsv_load_rlx_u32(&ch->down.head->event_tail) == (uint32_t)ch->engine.event.tail);
 }
 
+static void open_session(struct nsv_channel *ch)
+{
+	nsv_channel_prepare(ch, &geom);
+	must(nsv_channel_allocate(ch, NULL) == 0 && nsv_channel_init(ch, 1, -1) == 0);
+}
+
 static void start(struct nsv_channel *ch, struct scribbler *s)
 {
 	pthread_t thread;
 
-	must(nsv_sigbus_setup() == 0 && nsv_channel_init(ch, &geom, 1, -1, NULL) == 0);
+	must(nsv_sigbus_setup() == 0);
+	open_session(ch);
 	s->ch = ch;
 	must(pthread_create(&thread, NULL, scribble, s) == 0 && pthread_detach(thread) == 0);
 }
@@ -176,7 +183,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len)
 	check_down(&ch);
 	if (!open) { /* the next session, in the same memory's place */
 		nsv_channel_deinit(&ch);
-		must(nsv_channel_init(&ch, &geom, 1, -1, NULL) == 0);
+		open_session(&ch);
 	}
 	return 0;
 }

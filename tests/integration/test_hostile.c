@@ -117,6 +117,69 @@ static void test_welcomes_that_are_never_read(void **state)
 	nsv_serve_end(&served);
 }
 
+/* ---- Large sessions, whose regions another thread makes and gives back */
+
+#define N_LARGE 12
+
+static void say_large_hellos(int *ret_fds)
+{
+	struct nsv_hello h = nsv_hello_make(&(struct nsv_geom){.n_slot = 1, .arena_len = 16 << 20});
+
+	for (int i = 0; i < N_LARGE; i++) {
+		ret_fds[i] = nsv_raw_connect(served.daemon.socket);
+		assert_int_equal(nsv_hello_send(ret_fds[i], &h), 0);
+	}
+}
+
+/* Whoever hangs up or speaks meanwhile, or takes all of it in good order: all comes back. */
+static void test_large_sessions_in_every_phase(void **state)
+{
+	nsv_autofree struct nsv_answer *a = malloc(sizeof(*a));
+	int fds[N_LARGE], up_fd, down_fd;
+	struct nsv_welcome w;
+	struct nsv_err err;
+	(void)state;
+
+	nsv_serve(&served, "{}");
+	long n_fd = nsv_proc_fds(served.daemon.pid);
+	say_large_hellos(fds);
+	struct nsv_client *client = nsv_serve_open(&served);
+	for (int i = 0; i < N_LARGE; i++) {
+		if (i % 3 == 0)
+			shutdown(fds[i], SHUT_RDWR);
+		else if (i % 3 == 1)
+			nsv_bell_send(fds[i]);
+		nsv_serve_ask(client, a);
+		assert_string_equal(a->reason, "");
+		if (i % 3 != 2)
+			continue;
+		receive_within(fds[i], NSV_HANG_S);
+		assert_int_equal(nsv_welcome_recv(fds[i], &w, &up_fd, &down_fd, &err), 0);
+		close(up_fd);
+		close(down_fd);
+	}
+	nsv_client_close(client);
+	for (int i = 0; i < N_LARGE; i++)
+		close(fds[i]);
+	assert_true(nsv_proc_fds_become(served.daemon.pid, n_fd));
+	nsv_serve_end(&served);
+}
+
+/* Sanitizers say what is left behind. */
+static void test_a_stop_while_large_sessions_are_made(void **state)
+{
+	int fds[N_LARGE];
+	(void)state;
+
+	nsv_serve(&served, "{}");
+	say_large_hellos(fds);
+	for (int i = 0; i < N_LARGE / 3; i++)
+		close(fds[i]);
+	assert_int_equal(nsv_serve_stop(&served), 0);
+	for (int i = N_LARGE / 3; i < N_LARGE; i++)
+		close(fds[i]);
+}
+
 /* ---- Taking turns: the log has the order in which the daemon refused prompts that are too long
  * for the model. It is stopped while they are put, and so finds all of them at once. */
 
@@ -374,6 +437,8 @@ int main(void)
 		cmocka_unit_test(test_silent_connections_have_a_limit),
 		cmocka_unit_test(test_odd_packets_and_half_open_sockets),
 		cmocka_unit_test(test_welcomes_that_are_never_read),
+		cmocka_unit_test(test_large_sessions_in_every_phase),
+		cmocka_unit_test(test_a_stop_while_large_sessions_are_made),
 		cmocka_unit_test(test_a_flood_lets_others_in),
 		cmocka_unit_test(test_users_take_turns_at_long_prompts),
 		cmocka_unit_test(test_cancel_in_every_phase),

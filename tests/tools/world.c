@@ -40,7 +40,9 @@ void nsv_world_open(struct nsv_world *w, const struct nsv_engine_config *config,
 	*w = (struct nsv_world){.gguf = g, .tok = tok, .asks = asks};
 	open_engine(w, config);
 	must(nsv_engine_resume(w->engine) == 0, "resume", NULL);
-	must(nsv_channel_init(&w->ch, &geom, 1, -1, &err) == 0, "channel", &err);
+	nsv_channel_prepare(&w->ch, &geom);
+	must(nsv_channel_allocate(&w->ch, &err) == 0, "regions", &err);
+	must(nsv_channel_init(&w->ch, 1, -1) == 0, "channel", NULL);
 }
 
 static void take_messages(struct nsv_world *w)

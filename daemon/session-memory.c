@@ -1,0 +1,63 @@
+/* A session's regions, made at its hello and given back at its end. The kernel takes 0.1 s for
+ * 1 GiB, either way: where they are large a worker waits for it, and the io thread serves others
+ * meanwhile. Its order is kept: what was to be given back is free before the next ones are made. */
+#include "daemon/session.h"
+
+/* Small ones cost less than the way to the worker and back. */
+#define INLINE_LEN (4u << 20)
+
+static void build(struct nsv_session *se)
+{
+	struct nsv_err err;
+
+	se->built = nsv_channel_allocate(&se->ch, &err);
+	se->memory_msg.kind = NSV_MSG_BUILT;
+}
+
+/* A message in a vault may keep the descriptors for a while, but not the memory. */
+static void tear_down(struct nsv_session *se)
+{
+	if (se->was_in_vault)
+		nsv_channel_empty(&se->ch);
+	nsv_channel_deinit(&se->ch);
+	se->memory_msg.kind = NSV_MSG_TORN_DOWN;
+}
+
+void nsv_session_work_on_memory(struct nsv_msg *msg, const void *arg)
+{
+	struct nsv_session *se = NSV_CONTAINER_OF(msg, struct nsv_session, memory_msg);
+	(void)arg;
+
+	if (msg->kind == NSV_MSG_BUILD)
+		build(se);
+	else
+		tear_down(se);
+}
+
+/* true: it was done at once; false: the answer comes through the server's inbox. */
+static bool ask(struct nsv_session *se, enum nsv_msg_kind kind)
+{
+	struct nsv_worker *w = &se->server->memory_worker;
+
+	se->memory_msg.kind = kind;
+	if (se->memory > INLINE_LEN && w->started) {
+		nsv_mailbox_put(&w->inbox, &se->memory_msg);
+		return false;
+	}
+	nsv_session_work_on_memory(&se->memory_msg, NULL);
+	return true;
+}
+
+void nsv_session_build(struct nsv_session *se)
+{
+	se->is_building = true;
+	if (ask(se, NSV_MSG_BUILD))
+		nsv_session_built(se);
+}
+
+void nsv_session_tear_down(struct nsv_session *se)
+{
+	nsv_channel_unguard(&se->ch);
+	if (ask(se, NSV_MSG_TEAR_DOWN))
+		free(se);
+}
