@@ -155,9 +155,9 @@ quick-tests: all $(QUICK_TESTS)
 check-tsan: ## the tests where threads meet under ThreadSanitizer
 	@$(MAKE) --no-print-directory VARIANT=tsan all tsan-tests
 
-TSAN_TESTS := unit/kernels/test_team unit/shm/test_ring unit/client/test_client unit/daemon/test_mailbox integration/test_tiny integration/test_engine integration/test_branches
+TSAN_TESTS := unit/kernels/test_team unit/shm/test_ring unit/client/test_client unit/daemon/test_mailbox integration/test_tiny integration/test_engine integration/test_branches integration/test_restart
 tsan-tests: $(TSAN_TESTS:%=$(B)/tests/%)
-	@tests/tools/run-tests.sh $^
+	@NANOSERVE_QUICK=1 tests/tools/run-tests.sh $^
 
 VALGRIND_TESTS := $(filter-out $(B)/tests/integration/%,$(UNIT_BIN))
 check-valgrind: ## the unit tests under valgrind, with the instruction sets that it knows

@@ -474,7 +474,6 @@ static void work(struct nsv_client *client, uint32_t n)
 			: i < N_STREAM + N_VISITOR ? run_visitor
 						   : run_submitter,
 			(void *)(i + 1));
-	count.n_kill = 0;
 	sleep_ns(200000000);
 	uint32_t n_kill = kill_often(client, n);
 	if (n_kill < n)
