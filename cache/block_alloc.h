@@ -35,8 +35,8 @@ int nsv_block_get(struct nsv_block_alloc *a, int32_t *ret_block);
 /* Takes this block for a holder (rebuilding, sharing): free ones leave the free list. -ERANGE:
  * no block of this pool; -EOVERFLOW: too many holders. O(1) when held, O(free) when free. */
 int nsv_block_ref(struct nsv_block_alloc *a, int32_t block);
-/* Takes every block b for its n_ref[b] holders at once: of an allocator from which nothing was taken
- * yet. O(n_block). */
+/* Takes every block b for its n_ref[b] holders at once: of an allocator from which nothing was
+ * taken yet. O(n_block). */
 void nsv_block_hold(struct nsv_block_alloc *a, const uint32_t *n_ref);
 /* Gives one holding back. 0: still held; 1: it is free now; -ERANGE: foreign; -EALREADY: double
  * (the cache's holding of an idle block counts: it is not the caller's to give). */

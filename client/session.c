@@ -204,8 +204,8 @@ int nsv_session_take(struct nsv_client *c)
 	return ret;
 }
 
-/* The question after a silence: any sign answers it, even that the entry is taken. Without room for it
- * the daemon has entries to take, which asks the same. */
+/* The question after a silence: any sign answers it, even that the entry is taken. Without room for
+ * it the daemon has entries to take, which asks the same. */
 static int put_question(struct nsv_client *c)
 {
 	const struct nsv_sqe entry = {
@@ -218,7 +218,8 @@ static int put_question(struct nsv_client *c)
 }
 
 /* A daemon that has gone is not seen as such while others hold its end of the socket for the next
- * one: it is asked after a quarter of the time that it may be away. 0, or what ended the session. */
+ * one: it is asked after a quarter of the time that it may be away. 0, or what ended the
+ * session. */
 static int mind_silence(struct nsv_client *c)
 {
 	int64_t now = nsv_now_ns();

@@ -132,8 +132,8 @@ void nsv_requests_start(struct nsv_request *first, uint64_t id);
 void nsv_requests_delete(struct nsv_request *first);
 /* Its slot starts from the beginning, for another entry: cursors, ends, state. */
 void nsv_request_reset(struct nsv_request *r);
-/* An output that the daemon's end cut off is asked for once more. 1: it goes on; 0: it does not, its
- * end counts; -errno. ---- submit.c */
+/* An output that the daemon's end cut off is asked for once more. 1: it goes on; 0: it does not,
+ * its end counts; -errno. ---- submit.c */
 int nsv_request_ask_again(struct nsv_request *r);
 /* Another daemon serves the session: what only the last one knew is said again. */
 void nsv_request_survive(struct nsv_request *r);

@@ -89,8 +89,8 @@ static int adopt_regions(struct nsv_channel *ch, size_t up_len, size_t down_len,
 	return ret;
 }
 
-/* The rings go on where the last daemon left them. A tail counts all entries ever, so a first lap is
- * assumed: what was posted before the restart then lies below it. */
+/* The rings go on where the last daemon left them. A tail counts all entries ever, so a first lap
+ * is assumed: what was posted before the restart then lies below it. */
 static void resume_rings(struct nsv_channel *ch, uint32_t sq_head)
 {
 	struct nsv_down_head *head = ch->down.head;
@@ -197,8 +197,8 @@ int nsv_channel_ready(const struct nsv_channel *ch)
 		ret = nsv_cq_used(&ch->io.reply, &used);
 	if (ret < 0)
 		return ret;
-	/* Every slot may still owe a reply, for an entry whose prompt the worker has; and this entry
-	 * may get one for each slot that it names. */
+	/* Every slot may still owe a reply, for an entry whose prompt the worker has; and this
+	 * entry may get one for each slot that it names. */
 	return n > 0 && used + 2 * ch->geom.n_slot <= ch->io.reply.mask;
 }
 

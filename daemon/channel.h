@@ -37,8 +37,8 @@ int nsv_channel_allocate(struct nsv_channel *ch, struct nsv_err *err);
 /* Writes their heads: the channel can be used. */
 int nsv_channel_init(struct nsv_channel *ch, uint64_t session_id, int fd);
 /* Takes over the regions of a session that another daemon served: seals and sizes are checked, both
- * descriptors taken on success. sq_head comes from the session's record. The tails of the completion
- * rings come from `down`: a client cannot write it, and any value of them is safe. */
+ * descriptors taken on success. sq_head comes from the session's record. The tails of the
+ * completion rings come from `down`: a client cannot write it, and any value of them is safe. */
 int nsv_channel_adopt(struct nsv_channel *ch, const struct nsv_geom *geom, uint64_t session_id,
 	int fd, int up_fd, int down_fd, uint32_t sq_head, struct nsv_err *err);
 /* Says which daemon serves it: the last thing, when everything in `down` is as it shall be. */
@@ -51,7 +51,8 @@ void nsv_channel_say_lost(int down_fd);
  * but for the head of `down`, and all of `down` where the end was none of the client's doing: what
  * it was told last can then be read. */
 void nsv_channel_empty(struct nsv_channel *ch);
-/* `up` will not be read any more; what is left, any thread can do that has the channel to itself. */
+/* `up` will not be read any more; what is left, any thread can do that has the channel to
+ * itself. */
 void nsv_channel_unguard(struct nsv_channel *ch);
 void nsv_channel_deinit(struct nsv_channel *ch);
 /* Reading `up` faulted: the session is to be dropped. */
@@ -98,8 +99,8 @@ struct nsv_origin {
 /* Takes the slot for a request: resets the record, then publishes the id. origin NULL: zeros. */
 void nsv_sink_begin(struct nsv_sink *s, struct nsv_channel *ch, uint32_t slot, uint64_t request_id,
 	const struct nsv_origin *origin);
-/* Goes on with a slot whose record shows this request already: resets nothing, so that whoever reads
- * sees ends that only grow. The caller sets the ends, and writes what lies before them. */
+/* Goes on with a slot whose record shows this request already: resets nothing, so that whoever
+ * reads sees ends that only grow. The caller sets the ends, and writes what lies before them. */
 void nsv_sink_resume(struct nsv_sink *s, struct nsv_channel *ch, uint32_t slot);
 uint32_t nsv_sink_text_room(const struct nsv_sink *s);
 uint32_t nsv_sink_token_room(const struct nsv_sink *s);

@@ -16,8 +16,8 @@
 
 #define NSV_MAX_SESSIONS 4096u /* records of the session table */
 
-/* A request whose reader is behind keeps its blocks for so long, if nobody else needs them; then they go
- * back, and it computes them again (or swaps them in) when its reader has come. */
+/* A request whose reader is behind keeps its blocks for so long, if nobody else needs them; then
+ * they go back, and it computes them again (or swaps them in) when its reader has come. */
 #define NSV_PAUSE_KEEPS_NS 5000000000u
 
 struct nsv_engine;
@@ -59,7 +59,8 @@ struct nsv_engine_info {
 	uint32_t text_need; /* bytes of text that one token may bring: the longest one and a held
 	                     * stop string; the least text log is this for each step under way */
 	uint32_t run_ahead;
-	uint32_t max_requests; /* at once: less than was asked for while an adopted table has no room */
+	/* At once: fewer than was asked for while an adopted table has no room. */
+	uint32_t max_requests;
 	bool adopted_kv, adopted_seqs, adopted_weights;
 	/* Of the daemon before, where its `seqs` was adopted. */
 	bool was_clean; /* it was stopped, not cut off */

@@ -32,8 +32,8 @@ void nsv_passed_forget(struct nsv_passed *p);
 void nsv_passed_deinit(struct nsv_passed *p); /* closes what nobody took; zeroed is fine */
 /* The first one of that name, now the caller's; -1: there is none. */
 int nsv_passed_take(struct nsv_passed *p, const char *name);
-/* The one listening SOCK_SEQPACKET socket, whatever its name: 0 and *ret_fd; -ENOENT: none; -EINVAL:
- * another listening socket, or a second one. */
+/* The one listening SOCK_SEQPACKET socket, whatever its name: 0 and *ret_fd; -ENOENT: none;
+ * -EINVAL: another listening socket, or a second one. */
 int nsv_passed_take_listener(struct nsv_passed *p, int *ret_fd, struct nsv_err *err);
 
 /* ---- The manager's store */
@@ -44,8 +44,8 @@ bool nsv_notify_can_store(void);
 int nsv_notify_store(const char *name, const int *fds, uint32_t n);
 /* Everything of that name. */
 int nsv_notify_forget(const char *name);
-/* A pipe's end that hangs up when all that was sent before has been done: to be polled, and closed by
- * the caller. */
+/* A pipe's end that hangs up when all that was sent before has been done: to be polled, and closed
+ * by the caller. */
 int nsv_notify_barrier(int *ret_fd);
 
 #endif

@@ -31,8 +31,8 @@ int nsv_policy_check(
 	const struct nsv_policy *policy, int fd, const struct ucred *peer, struct nsv_err *err);
 
 /* May the peer see what belongs to others, counts of the whole service and their sessions, and ask
- * the daemon to drain? Root, the daemon's own user, and members of its own group. Who cannot be told
- * apart may not. */
+ * the daemon to drain? Root, the daemon's own user, and members of its own group. Who cannot be
+ * told apart may not. */
 bool nsv_policy_is_operator(int fd);
 
 #endif

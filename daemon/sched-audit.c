@@ -125,7 +125,8 @@ static int audit_holders(const struct nsv_block_alloc *a, const uint32_t *held, 
 	return 0;
 }
 
-/* All but the reference counts, and the holders that these should be of: to be freed in any case. */
+/* All but the reference counts, and the holders that these should be of: to be freed in any
+ * case. */
 static int count_holders(const struct nsv_sched *s, struct count *ret_count, struct nsv_err *err)
 {
 	ret_count->pool = calloc(s->alloc->n_block, sizeof(*ret_count->pool));

@@ -279,8 +279,8 @@ static rlim_t raise_descriptor_limit(void)
 	return soft;
 }
 
-/* Has the kernel make its table of our descriptors large enough for every session now, while there is
- * one thread. Later each doubling would wait for all CPUs to pass a quiet point: 15 ms and more
+/* Has the kernel make its table of our descriptors large enough for every session now, while there
+ * is one thread. Later each doubling would wait for all CPUs to pass a quiet point: 15 ms and more
  * in which the io thread serves nobody. No failure matters. */
 static void reserve_descriptors(struct nsv_server *s, rlim_t limit)
 {

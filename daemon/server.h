@@ -48,8 +48,8 @@ struct nsv_server {
 int nsv_server_init(struct nsv_server *s, const struct nsv_config *config,
 	struct nsv_passed *passed, struct nsv_err *err);
 int nsv_server_attach(struct nsv_server *s, struct nsv_engine *engine, const struct nsv_tok *tok);
-/* Takes over what another daemon left: the sessions in the vaults that were passed, with their requests.
- * Before the engine starts. */
+/* Takes over what another daemon left: the sessions in the vaults that were passed, with their
+ * requests. Before the engine starts. */
 int nsv_server_adopt(struct nsv_server *s, struct nsv_passed *passed, struct nsv_err *err);
 /* Serves until a signal asks it to stop, or it is drained; the process's exit code. */
 int nsv_server_run(struct nsv_server *s);

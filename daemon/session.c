@@ -230,7 +230,8 @@ void nsv_session_closed(struct nsv_session_close *close)
 
 /* ---- Hello */
 
-/* Both are of the daemon's process, the second one of all its user's: descriptors that lie in vaults. */
+/* Both are of the daemon's process, the second one of all its user's: descriptors that lie in
+ * vaults. */
 static bool is_out_of_fds(int code)
 {
 	return code == -EMFILE || code == -ETOOMANYREFS;
@@ -330,7 +331,8 @@ void nsv_session_built(struct nsv_session *se)
 	nsv_session_welcome(se);
 }
 
-/* State in `seqs`, then the vault, then the welcome: what a client was welcomed to is never lost. */
+/* State in `seqs`, then the vault, then the welcome: what a client was welcomed to is never
+ * lost. */
 void nsv_session_welcome(struct nsv_session *se)
 {
 	nsv_autoclose int down_fd = -1;

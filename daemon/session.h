@@ -44,7 +44,8 @@ struct nsv_session {
 	uint32_t uid, rec; /* rec: its place in the session table */
 	int32_t pid;
 	uint64_t id, last_id, memory, deadline_ns;
-	/* As committed: entries before safe_head, whose ids go up to safe_id, are never read again. */
+	/* As committed: entries before safe_head, whose ids go up to safe_id, are never read
+	 * again. */
 	uint32_t safe_head, epoch;
 	uint64_t safe_id;
 	struct nsv_vault_place place;
@@ -71,7 +72,8 @@ void nsv_session_resume(struct nsv_session *se);
  * Gives them back in the same way, and then its own memory. ---- session-memory.c */
 void nsv_session_build(struct nsv_session *se);
 void nsv_session_tear_down(struct nsv_session *se);
-/* Its regions are there: puts it into a vault and sends its welcome, or does so when a vault is ready. */
+/* Its regions are there: puts it into a vault and sends its welcome, or does so when a vault is
+ * ready. */
 void nsv_session_welcome(struct nsv_session *se);
 /* Looks at an open session: entries, acknowledgements, outputs. true: there is more. */
 bool nsv_session_visit(struct nsv_session *se);
@@ -109,8 +111,8 @@ void nsv_session_entry(struct nsv_session *se, const struct nsv_sqe *sqe, uint32
  * that needs them: they are read once, and what the arena holds later does not matter. */
 uint32_t nsv_session_count_slots(
 	const struct nsv_session *se, const struct nsv_sqe *sqe, struct nsv_params *ret_head);
-/* A valid entry for n slots that another daemon may have taken: so many of its answers, from the first
- * on, are known, and what was said of them has been said again. */
+/* A valid entry for n slots that another daemon may have taken: so many of its answers, from the
+ * first on, are known, and what was said of them has been said again. */
 uint32_t nsv_session_replay(
 	struct nsv_session *se, const struct nsv_sqe *sqe, uint32_t index, uint32_t n);
 /* Writes more of an output; the slot ends with the last of it. */
@@ -121,8 +123,8 @@ bool nsv_session_slot_ended(const struct nsv_session *se, const struct nsv_sessi
 void nsv_session_release_slot(struct nsv_session *se, struct nsv_session_slot *slot);
 /* Its prompts that wait for the worker will not be prepared. */
 void nsv_session_drop_prompts(struct nsv_session *se);
-/* Commits how far the submission ring is safe, then moves the client's view of it, and rings for that
- * and for the replies since the last time: a client may sleep for want of room in the ring. */
+/* Commits how far the submission ring is safe, then moves the client's view of it, and rings for
+ * that and for the replies since the last time: a client may sleep for want of room in the ring. */
 void nsv_session_taken(struct nsv_session *se);
 
 #endif

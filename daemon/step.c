@@ -95,7 +95,8 @@ static void want_token(struct nsv_engine *e, struct nsv_engine_step *st,
 		.position = n_token};
 }
 
-/* The last n_lp rows of an item that was just added: each says how likely the token after it was. */
+/* The last n_lp rows of an item that was just added: each says how likely the token after it
+ * was. */
 static void want_prompt_lps(struct nsv_engine *e, struct nsv_engine_step *st,
 	const struct nsv_plan_item *item, struct nsv_batch *b)
 {
@@ -229,7 +230,8 @@ static void take_result(struct nsv_engine *e, struct nsv_job *job, const struct 
 		nsv_engine_fail(e, job, r->ret == -ENODATA ? NSV_E_PARAM : NSV_E_NUMERIC);
 }
 
-/* Log-probabilities of the prompt: once for each of its tokens, for the scheduler plans a row once. */
+/* Log-probabilities of the prompt: once for each of its tokens, for the scheduler plans a row
+ * once. */
 static void take_prompt_lps(
 	struct nsv_engine *e, struct nsv_job *job, const struct nsv_exec_result *r, uint32_t n)
 {

@@ -4,11 +4,12 @@
  *            -> requests back into the engine
  *            -> outputs that were cut off ended -> next epoch, a bell -> entries taken again
  *
- * Indices come from the session's record. Entries from its sq_head on may have been taken before: an
- * entry is known when its slot holds its request, when the slot's ack_id names it, or when a later
- * entry uses its slot, for a client does so only after the end of the first. Nothing else remembers
- * what became of it, so nothing else is needed: the record of a request is given back for one of the
- * last two reasons, and both are in `up`, where only the client itself can spoil them. */
+ * Indices come from the session's record. Entries from its sq_head on may have been taken before:
+ * an entry is known when its slot holds its request, when the slot's ack_id names it, or when a
+ * later entry uses its slot, for a client does so only after the end of the first. Nothing else
+ * remembers what became of it, so nothing else is needed: the record of a request is given back for
+ * one of the last two reasons, and both are in `up`, where only the client itself can spoil
+ * them. */
 #include <string.h>
 #include <sys/socket.h>
 
@@ -131,7 +132,8 @@ static bool takes_slot(const struct nsv_session *se, const struct nsv_sqe *sqe)
 	       sqe->slot < se->ch.geom.n_slot;
 }
 
-/* Which entry uses each slot last. A ring whose tail is impossible ends the session at its visit. */
+/* Which entry uses each slot last. A ring whose tail is impossible ends the session at its
+ * visit. */
 static int look_ahead(struct nsv_session *se)
 {
 	struct nsv_sq_consumer sq = se->ch.io.sq;
@@ -156,7 +158,8 @@ static int look_ahead(struct nsv_session *se)
 	return 0;
 }
 
-/* What the client was told of an output or a refusal, once more; of requests the engine has said it. */
+/* What the client was told of an output or a refusal, once more; of requests the engine has said
+ * it. */
 static void answer_again(struct nsv_session *se, uint32_t i)
 {
 	const struct nsv_down_slot *rec = &se->ch.down.slots[i];
@@ -336,7 +339,8 @@ static void find_last_of_slots(const struct adoption *a, struct nsv_session **so
 			slot->id = nsv_max_u64(slot->id, kept.request_id);
 }
 
-/* The requests of all sessions (only NULL), or of one, whose code and sentence they then end with. */
+/* The requests of all sessions (only NULL), or of one, whose code and sentence they then end
+ * with. */
 static void adopt_requests(struct adoption *a, struct nsv_session **sorted,
 	const struct nsv_session *only, enum nsv_code code, const char *text)
 {

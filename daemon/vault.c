@@ -437,7 +437,8 @@ int nsv_vaults_adopt(struct nsv_vaults *v, struct nsv_passed *passed, nsv_vault_
 		vault->fds[0] = nsv_passed_take(passed, name);
 		vault->fds[1] = nsv_passed_take(passed, name);
 		int ret = look_at_vault(vault, found, user);
-		if (ret < 0) /* what was seen of it is served: better than a daemon that never starts */
+		/* What was seen of it is served: better than a daemon that never starts. */
+		if (ret < 0)
 			nsv_error("vault %s cannot be looked through: %s", name, strerror(-ret));
 		if (vault->n_live + vault->n_dead == 0 && vault->fds[1] >= 0 && !v->next)
 			v->next = vault; /* as good as new */

@@ -1,18 +1,18 @@
 /* Vaults: where the descriptors of sessions outlive the daemon.
  *
- * A vault is a pair of SEQPACKET sockets of which the service manager's store holds both ends, under
- * one short name. Each session lies in it as one message, never received, with its three descriptors
- * (socket, `up`, `down`) as SCM_RIGHTS: about 278 of them a pair, for microseconds each, where the
- * store itself would compare every descriptor with every other.
+ * A vault is a pair of SEQPACKET sockets of which the service manager's store holds both ends,
+ * under one short name. Each session lies in it as one message, never received, with its three
+ * descriptors (socket, `up`, `down`) as SCM_RIGHTS: about 278 of them a pair, for microseconds
+ * each, where the store itself would compare every descriptor with every other.
  *
  *     COMING --barrier--> READY --the first is full--> OPEN --full--> CLOSED --all moved--> forgotten
  *
  * A session counts as safe only in a vault that a barrier has confirmed, so the next one comes
  * before it is needed. A successor looks at the messages without taking them (MSG_PEEK with
- * SO_PEEK_OFF): there is no instant at which a session is in no vault. A message cannot be taken out
- * of the middle: those of sessions that have ended are dead. A vault with many of them is
- * emptied by sending its live ones to another one and forgetting it; a crash in between leaves
- * some twice, which their session id tells.
+ * SO_PEEK_OFF): there is no instant at which a session is in no vault. A message cannot be taken
+ * out of the middle: those of sessions that have ended are dead. A vault with many of them is
+ * emptied by sending its live ones to another one and forgetting it; a crash in between leaves some
+ * twice, which their session id tells.
  *
  * What lies in a vault keeps a reference: a session's end must shut its socket down, and free its
  * memory by a hole (nsv_vault_remove does not). The io thread owns all of it. */
@@ -47,8 +47,8 @@ struct nsv_vaults {
 	uint32_t last_number;
 };
 
-/* A session found by nsv_vaults_adopt. The descriptors are the callee's if it returns its place, into
- * which it copied *found. A place that has been returned before: it is there twice, and these
+/* A session found by nsv_vaults_adopt. The descriptors are the callee's if it returns its place,
+ * into which it copied *found. A place that has been returned before: it is there twice, and these
  * descriptors are closed. NULL: nobody wants it, and its socket is shut down too. */
 typedef struct nsv_vault_place *(*nsv_vault_found_fn)(
 	void *user, const struct nsv_vault_place *found);

@@ -204,7 +204,7 @@ struct nsv_params {
 	uint32_t max_tokens;      /* [0] 0: up to the context's end */
 	uint32_t min_tokens;      /* [0] */
 	uint32_t n_logprob;       /* [0] */
-	uint32_t n_branch;        /* [1] answers; 0 counts as 1; branch b is request_id + b in slot + b */
+	uint32_t n_branch;        /* [1] answers; 0 counts as 1; b is request_id + b in slot + b */
 	int32_t priority;         /* [0] -100 to 100: the higher one's turn comes first */
 	uint32_t reserved[14];
 };
@@ -272,7 +272,7 @@ struct nsv_down_slot {
 	uint32_t finish; /* enum nsv_finish */
 	uint32_t code;   /* enum nsv_code, 0 unless finish is NSV_FINISH_ERROR */
 	uint32_t n_prompt; /* from the beginning */
-	uint32_t n_cached, n_output; /* n_output: of the whole answer, a fork's beginning included */
+	uint32_t n_cached, n_output; /* n_output: of the whole answer, a fork's beginning too */
 	uint32_t n_preempt;
 	uint64_t seed;
 	uint64_t queue_ns, prefill_ns, decode_ns;

@@ -26,8 +26,9 @@ int nsv_welcome_check(const void *data, size_t len, struct nsv_welcome *ret, str
  * -EAGAIN when the peer does not read. */
 int nsv_welcome_send(int fd, const struct nsv_welcome *welcome, int up_fd, int down_fd);
 /* Receives and checks a welcome; blocks as fd does. As nsv_welcome_check, or -errno (-ECONNRESET:
- * the daemon closed, or another one rings in its place: say hello again; -EPROTO also for a missing, surplus or cut off descriptor). *ret is also set
- * on a refusal; the descriptors only on 0, and are the caller's. */
+ * the daemon closed, or another one rings in its place: say hello again; -EPROTO also for a
+ * missing, surplus or cut off descriptor). *ret is also set on a refusal; the descriptors only on
+ * 0, and are the caller's. */
 int nsv_welcome_recv(
 	int fd, struct nsv_welcome *ret, int *ret_up_fd, int *ret_down_fd, struct nsv_err *err);
 

@@ -148,8 +148,8 @@ void sampling_init(struct sampling *s);
 /* One option of SAMPLING_OPTIONS; s stays where sampling_init saw it. 0 or EXIT_USAGE: not a
  * number. Ranges are the daemon's matter. */
 int sampling_option(const struct cli *cli, struct sampling *s, int option, const char *value);
-/* The daemon's sentence on stderr, with parameters spelled as the options that set them ("--top-k" of
- * "top_k"); returns EXIT_FAILED. */
+/* The daemon's sentence on stderr, with parameters spelled as the options that set them ("--top-k"
+ * of "top_k"); returns EXIT_FAILED. */
 int sampling_refused(const struct cli *cli, const char *sentence);
 /* A whole number for a 32-bit field. 0 or EXIT_USAGE. */
 int cli_parse_u32(const struct cli *cli, const char *name, const char *text, uint32_t *ret);
@@ -167,8 +167,8 @@ int output_json(const struct cli *cli, json_t *object);
 
 /* table.c */
 
-/* A status of the daemon's, a line a field. before: an earlier one, so many seconds ago, to show how
- * fast counters grow; or NULL. */
+/* A status of the daemon's, a line a field. before: an earlier one, so many seconds ago, to show
+ * how fast counters grow; or NULL. */
 void print_table(json_t *status, const json_t *before, double seconds);
 
 /* Commands */

@@ -1,4 +1,5 @@
-/* Several prompts at once in the caller's own event loop, beside a timer: cc epoll.c -lnanoserve-client
+/* Several prompts at once in the caller's own event loop, beside a timer.
+ *     cc epoll.c -lnanoserve-client
  *     epoll PROMPT...    prints each answer as it is whole; gives up after a minute */
 #include <errno.h>
 #include <nanoserve/client.h>

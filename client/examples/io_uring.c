@@ -1,5 +1,6 @@
-/* An answer streamed in the caller's own io_uring, beside a timeout: cc io_uring.c -lnanoserve-client
- * -luring.   io_uring PROMPT    prints the answer as it comes; gives up after a minute */
+/* An answer streamed in the caller's own io_uring, beside a timeout.
+ *     cc io_uring.c -lnanoserve-client -luring
+ *     io_uring PROMPT    prints the answer as it comes; gives up after a minute */
 #include <liburing.h>
 #include <nanoserve/client.h>
 #include <stdio.h>

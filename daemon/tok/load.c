@@ -266,8 +266,8 @@ static int load_merges(struct nsv_tok *tok, const struct source *src)
 
 /* ---- Special tokens */
 
-/* Is it looked for in texts? A spelling that is no whole characters would match inside one and leave
- * halves to those who expect whole ones; a text, being UTF-8, never has it between two. */
+/* Is it looked for in texts? A spelling that is no whole characters would match inside one and
+ * leave halves to those who expect whole ones; a text, being UTF-8, never has it between two. */
 static bool is_special(const struct nsv_tok *tok, int32_t id)
 {
 	struct nsv_str s = nsv_tok_str(tok, id);

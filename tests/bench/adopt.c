@@ -1,6 +1,7 @@
-/* Sessions over a restart: what a connection costs with its descriptors in a vault before the welcome,
- * and how long the next daemon takes to take over so many sessions, from the first message of the
- * vaults to the last bell. A tiny model; each session has one slot and the least of everything.
+/* Sessions over a restart: what a connection costs with its descriptors in a vault before the
+ * welcome, and how long the next daemon takes to take over so many sessions, from the first message
+ * of the vaults to the last bell. A tiny model; each session has one slot and the least of
+ * everything.
  *
  *     make bench NAME=adopt */
 #include <signal.h>

@@ -1,4 +1,5 @@
-/* Requests to the daemon: together, one after the other, and ragged ones by two ways of batching. */
+/* Requests to the daemon: together, one after the other, and ragged ones by two ways of
+ * batching. */
 #include <math.h>
 #include <string.h>
 

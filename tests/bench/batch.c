@@ -1,8 +1,8 @@
-/* Many requests at once: tokens a second and time to the first token of 1 to 32 streams, against the
- * same requests one after the other, and against llama.cpp on the same file in the same run where
- * LLAMA_CPP names a build of it; batching that waits for the whole batch against batching that does
- * not; and what a running stream sees of a prompt of 4,000 tokens that comes beside it. Medians of
- * rounds, between which the peer has its own.
+/* Many requests at once: tokens a second and time to the first token of 1 to 32 streams, against
+ * the same requests one after the other, and against llama.cpp on the same file in the same run
+ * where LLAMA_CPP names a build of it; batching that waits for the whole batch against batching
+ * that does not; and what a running stream sees of a prompt of 4,000 tokens that comes beside it.
+ * Medians of rounds, between which the peer has its own.
  *
  *     make bench NAME=batch        build/bench/batch.json, build/bench/batch.svg */
 #include "tests/bench/batch.h"

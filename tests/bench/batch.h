@@ -1,5 +1,6 @@
-/* What the parts of `make bench NAME=batch` share. All requests are random ids, greedy, ends ignored;
- * ours go through one session of the client library with a daemon without a prefix cache. */
+/* What the parts of `make bench NAME=batch` share. All requests are random ids, greedy, ends
+ * ignored; ours go through one session of the client library with a daemon without a prefix
+ * cache. */
 #ifndef NSV_TESTS_BENCH_BATCH_H
 #define NSV_TESTS_BENCH_BATCH_H
 

@@ -4,7 +4,8 @@
  *
  *     make bench NAME=forward
  *
- * $NANOSERVE_TEST_BACKEND, $NANOSERVE_BENCH_THREADS [2], $NANOSERVE_BENCH_ROWS: rows a step [512] */
+ * $NANOSERVE_TEST_BACKEND, $NANOSERVE_BENCH_THREADS [2], $NANOSERVE_BENCH_ROWS: rows a step
+ * [512] */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,6 +1,6 @@
-/* Many sessions with one daemon: what each costs to open and to keep, what they cost another one that
- * is awake, and how long the next daemon takes for them all. The stand-in for the service manager
- * runs it, so that a session's descriptors lie in a vault before its welcome. */
+/* Many sessions with one daemon: what each costs to open and to keep, what they cost another one
+ * that is awake, and how long the next daemon takes for them all. The stand-in for the service
+ * manager runs it, so that a session's descriptors lie in a vault before its welcome. */
 #include <signal.h>
 #include <sys/resource.h>
 #include <time.h>

@@ -1,6 +1,6 @@
-/* Tokens from an engine that computes nothing to the client library: the daemon's own channel, event
- * rule and bell on one side, nsv_request_next on the other. Token number i is the id i, so that
- * the reader knows whose stamp to look at. */
+/* Tokens from an engine that computes nothing to the client library: the daemon's own channel,
+ * event rule and bell on one side, nsv_request_next on the other. Token number i is the id i, so
+ * that the reader knows whose stamp to look at. */
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/un.h>

@@ -1,7 +1,7 @@
-/* The local interface: how long it takes from a client to the daemon and back and from the engine to
- * a client's hands, awake, asleep and on one CPU, beside what the machine allows (a word in shared
- * memory, a wake through a socket pair) and the usual ways (Unix SEQPACKET, TCP), all in one run;
- * entries a second; many sessions; and how costs grow. With LLAMA_CPP=DIR also what HTTP
+/* The local interface: how long it takes from a client to the daemon and back and from the engine
+ * to a client's hands, awake, asleep and on one CPU, beside what the machine allows (a word in
+ * shared memory, a wake through a socket pair) and the usual ways (Unix SEQPACKET, TCP), all in one
+ * run; entries a second; many sessions; and how costs grow. With LLAMA_CPP=DIR also what HTTP
  * streaming costs llama-server a token.
  *
  * The machine changes its pace within a run, so the paths take turns in rounds, a figure is the

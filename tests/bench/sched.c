@@ -1,7 +1,8 @@
-/* The scheduler's own cost, without a model: a step's plan and results at 1 to 1,024 running requests,
- * steady (nobody comes or goes) and with one in 32 replaced each step; the look-up of a known prompt of
- * 64 to 65,536 tokens in the prefix cache; and what of the blocks holds no token. Exponents are
- * fitted to the medians of rounds in which all sizes take turns, with their standard errors.
+/* The scheduler's own cost, without a model: a step's plan and results at 1 to 1,024 running
+ * requests, steady (nobody comes or goes) and with one in 32 replaced each step; the look-up of a
+ * known prompt of 64 to 65,536 tokens in the prefix cache; and what of the blocks holds no token.
+ * Exponents are fitted to the medians of rounds in which all sizes take turns, with their standard
+ * errors.
  *
  *     make bench NAME=sched        build/bench/sched.json, build/bench/sched.svg */
 #include <string.h>

@@ -1,11 +1,12 @@
-/* Submission entries with the arena that they point into, through the whole daemon but its own loop:
- * a session over a socket pair, the real entry code, worker and engine over a tiny model. This thread
- * is the io thread. After each input the session is closed, and all that it held must be back.
+/* Submission entries with the arena that they point into, through the whole daemon but its own
+ * loop: a session over a socket pair, the real entry code, worker and engine over a tiny model.
+ * This thread is the io thread. After each input the session is closed, and all that it held must
+ * be back.
  *
  *     input:  turns (1 byte) | entries of 64 bytes, up to 4 | the arena's first bytes
  *
- * Operation, slot, ids and offsets are brought near to what is valid where the entry's first bits say
- * so, or hardly an input would get past the first check. */
+ * Operation, slot, ids and offsets are brought near to what is valid where the entry's first bits
+ * say so, or hardly an input would get past the first check. */
 #include <string.h>
 #include <sys/socket.h>
 

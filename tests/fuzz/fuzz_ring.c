@@ -1,6 +1,7 @@
 /* The daemon's consumer of a session's memory, while a second thread writes the input all over that
- * memory. Whatever it finds there: an entry, nothing, or -EPROTO; every access inside the regions (the
- * sanitizers' find), copies only from the arena, and what only the daemon writes as it wrote it. */
+ * memory. Whatever it finds there: an entry, nothing, or -EPROTO; every access inside the regions
+ * (the sanitizers' find), copies only from the arena, and what only the daemon writes as it wrote
+ * it. */
 #include <fcntl.h>
 #include <pthread.h>
 #include <string.h>

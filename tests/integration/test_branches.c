@@ -1,5 +1,5 @@
-/* Several answers, forks, cancels and log-probabilities of prompts over a tiny model: every stream is
- * the one that it is alone, bit for bit, whatever the daemon's pool, chunks, cache and depth. */
+/* Several answers, forks, cancels and log-probabilities of prompts over a tiny model: every stream
+ * is the one that it is alone, bit for bit, whatever the daemon's pool, chunks, cache and depth. */
 #include <math.h>
 #include <setjmp.h>
 #include <signal.h>
@@ -324,7 +324,7 @@ static void test_a_fork_remembers(void **state)
 	assert_true(range.n_vocab > 150 && range.n_vocab <= (int32_t)sizeof(seen));
 	assert_int_equal(nsv_client_submit_text(client, "once", 4, &p, &r), 0);
 	assert_true(
-		nsv_request_next(r, NSV_HANG_MS, &c) > 0); /* its log of 64 tokens lets it wait for us */
+		nsv_request_next(r, NSV_HANG_MS, &c) > 0); /* its log is full */
 	size_t n_read = c.n_token;
 	for (size_t i = 0; i < c.n_token; i++)
 		a->tokens[i] = c.tokens[i];
@@ -350,7 +350,8 @@ static void test_a_fork_remembers(void **state)
 	nsv_client_close(client);
 }
 
-/* The first answer, whose blocks the others are to share, goes before it has computed the prompt. */
+/* The first answer, whose blocks the others are to share, goes before it has computed the
+ * prompt. */
 static void test_the_leader_goes(void **state)
 {
 	struct nsv_test_daemon d;

@@ -1,12 +1,12 @@
-/* The process is cut off after the k-th store to the sequence table, for every k: the engine that is
- * rebuilt from what is there then passes its audit and goes on to the end with the same tokens,
+/* The process is cut off after the k-th store to the sequence table, for every k: the engine that
+ * is rebuilt from what is there then passes its audit and goes on to the end with the same tokens,
  * log-probabilities and text, each delivered once, and no block is lost.
  *
  * How every store is seen: `seqs` is mapped read-only while the engine works. A store faults; the
  * handler opens the region and sets the trap flag, so that this one instruction runs; the trap that
- * follows it closes the region, and there, in the handler, the world of the next daemon is made from
- * copies of the regions and run to its end. The fault came from the engine's own code, never from
- * the allocator or another library's inside, so the handler may do what it likes. */
+ * follows it closes the region, and there, in the handler, the world of the next daemon is made
+ * from copies of the regions and run to its end. The fault came from the engine's own code, never
+ * from the allocator or another library's inside, so the handler may do what it likes. */
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -167,8 +167,8 @@ static void rebuild(bool without_kv)
 	assert_true(w.engine->info.adopted_weights);
 	assert_int_equal(nsv_engine_resume(w.engine), 0);
 	check_audit(&w);
-	/* A client submits again what was not taken; what it has let go of it does not miss. Answers
-	 * of one entry are all there or none is; a fork made now would be another one. */
+	/* A client submits again what was not taken; what it has let go of it does not miss.
+	 * Answers of one entry are all there or none is; a fork made now would be another one. */
 	for (uint32_t i = 0; i < NSV_WORLD_MAX; i++)
 		if (cut.posted[i] && !w.jobs[i] && !cut.world->released[i] && i != FORK) {
 			assert_false(i > ANSWERS);

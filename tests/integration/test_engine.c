@@ -1,6 +1,6 @@
-/* The engine's first promise over a tiny model: a request's tokens, log-probabilities and text are the
- * same bits alone or in batches of 2, 7 and 32, in large chunks and small, with and without the prefix cache, preempted
- * by swap and by recompute, and on a device that runs ahead. */
+/* The engine's first promise over a tiny model: a request's tokens, log-probabilities and text are
+ * the same bits alone or in batches of 2, 7 and 32, in large chunks and small, with and without the
+ * prefix cache, preempted by swap and by recompute, and on a device that runs ahead. */
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>

@@ -1,5 +1,6 @@
-/* Two users of one daemon: what belongs to one cannot be read by the other, by any way that the kernel
- * or the daemon offers. Each user is a child process of its own uid; skipped unless root runs it. */
+/* Two users of one daemon: what belongs to one cannot be read by the other, by any way that the
+ * kernel or the daemon offers. Each user is a child process of its own uid; skipped unless root
+ * runs it. */
 #include <fcntl.h>
 #include <setjmp.h>
 #include <signal.h>

@@ -1,7 +1,7 @@
 /* What another daemon left is looked at before it is used: a record that no daemon writes ends its
  * request alone, blocks that cannot be a request's are computed again, regions of another shape or
- * model are refused with the reason; and the audit sees every way in which the sequence table can be
- * at odds with the engine. */
+ * model are refused with the reason; and the audit sees every way in which the sequence table can
+ * be at odds with the engine. */
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>

@@ -1,6 +1,6 @@
-/* How K and V are stored, through a whole engine over a tiny model: a value that fp16 cannot hold ends
- * its request alone, with the error of a logit that is not finite; a pool of another type is not
- * taken over, and its streams go on; sizes follow the type. */
+/* How K and V are stored, through a whole engine over a tiny model: a value that fp16 cannot hold
+ * ends its request alone, with the error of a logit that is not finite; a pool of another type is
+ * not taken over, and its streams go on; sizes follow the type. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <string.h>

@@ -100,7 +100,8 @@ static bool is_open_there(int fd)
 	return lstat(path, &st) == 0;
 }
 
-/* The daemon may open so many more: the limit is on their numbers, and the lowest free ones are given. */
+/* The daemon may open so many more: the limit is on their numbers, and the lowest free ones are
+ * given. */
 static void leave_descriptors(uint32_t n)
 {
 	struct rlimit limit;
@@ -124,8 +125,8 @@ static bool says(int fd, const char *text)
 }
 
 /* A process of few descriptors, and a daemon of its: as many connections come in as there are
- * descriptors for, and the others as soon as there are more. The ring keeps the limit with which it was
- * told to accept, so it has to be there from the start. */
+ * descriptors for, and the others as soon as there are more. The ring keeps the limit with which it
+ * was told to accept, so it has to be there from the start. */
 static int run_out(void *arg)
 {
 	enum { FEW = 32 };
@@ -204,7 +205,8 @@ static int refusal(const struct nsv_geom *want, const char *name)
 	int fd = nsv_raw_connect(served.daemon.socket), up_fd, down_fd;
 
 	NSV_EXPECT(fd >= 0);
-	/* Refused as it is accepted, a hello may find the connection closed: the reason is there. */
+	/* Refused as it is accepted, a hello may find the connection closed: the reason is
+	 * there. */
 	(void)nsv_hello_send(fd, &h);
 	int ret = nsv_welcome_recv(fd, &w, &up_fd, &down_fd, &err);
 	if (ret == -ECONNRESET)

@@ -1,5 +1,5 @@
-/* The daemon as a process: starts that fail, signals, the service manager's protocol, idleness; and the
- * command line as people use it. */
+/* The daemon as a process: starts that fail, signals, the service manager's protocol, idleness; and
+ * the command line as people use it. */
 #include <fcntl.h>
 #include <setjmp.h>
 #include <signal.h>

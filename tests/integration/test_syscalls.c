@@ -1,5 +1,5 @@
-/* A token costs no system call: strace -c watches daemon and client over a stream of 10,000 tokens to
- * a client that spins. What is left is the doorbell of the submission and the few calls by which
+/* A token costs no system call: strace -c watches daemon and client over a stream of 10,000 tokens
+ * to a client that spins. What is left is the doorbell of the submission and the few calls by which
  * the daemon wakes, takes it and sleeps again. */
 #include <fcntl.h>
 #include <limits.h>

@@ -134,7 +134,8 @@ static void end_stream(struct stream *s)
 
 /* ---- Who may connect */
 
-/* Of the user who is not allowed any more: its stream ends with the reason, and then its session. */
+/* Of the user who is not allowed any more: its stream ends with the reason, and then its
+ * session. */
 static int be_dropped(void *arg)
 {
 	int *to_parent = arg;
@@ -281,7 +282,8 @@ static void test_another_max_requests(void **state)
 		end_stream(&s[i]);
 	for (int i = 0; i < N; i++)
 		nsv_client_close(s[i].client);
-	/* Without sessions the table is made anew; a daemon that dies may not have seen their end. */
+	/* Without sessions the table is made anew; a daemon that dies may not have seen their
+	 * end. */
 	for (int i = 0; i < 20 && n_warned() > n_before; i++) {
 		n_before = n_warned();
 		serve_anew("{\"max_requests\": 64}");

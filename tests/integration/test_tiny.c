@@ -291,7 +291,8 @@ static void test_holes_in_the_region(void **state)
 				 (off_t)r.up_region.len),
 		0);
 	nsv_bell_send(r.fd);
-	/* An answer, the end of the session, or nothing, where the indices were gone before it looked. */
+	/* An answer, the end of the session, or nothing, where the indices were gone before it
+	 * looked. */
 	nsv_raw_close(&r);
 	check_daemon_goes_on();
 }

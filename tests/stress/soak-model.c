@@ -4,9 +4,9 @@
  *
  * Rounds: stories of every kind (tests/tools/story.h) run together on one daemon, with forks and
  * cancels at random moments and a small pool; then each stream once more alone, on a second daemon
- * with room for it and without a prefix cache. All must be the same bit for bit. The first daemon is
- * of several kinds in turn: with a host tier to swap to, running ahead, with short chunks. In the
- * end it holds nothing any more.
+ * with room for it and without a prefix cache. All must be the same bit for bit. The first daemon
+ * is of several kinds in turn: with a host tier to swap to, running ahead, with short chunks. In
+ * the end it holds nothing any more.
  *
  * The pool holds little more than the longest stream, answers are long, and readers stay away at
  * times: so the young are pushed out by the old, and the old when nobody reads them.

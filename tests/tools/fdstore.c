@@ -1,13 +1,13 @@
-/* A stand-in for the service manager, for tests: runs a daemon, keeps what the daemon stores, and runs it
- * again when it dies, with what is stored.
+/* A stand-in for the service manager, for tests: runs a daemon, keeps what the daemon stores, and
+ * runs it again when it dies, with what is stored.
  *
  *     fdstore SOCKET PIDFILE PROGRAM [ARGUMENT]...
  *
- * Makes the listening SOCK_SEQPACKET socket and speaks sd_notify(3) over a socket beside it: FDSTORE
- * with FDNAME, FDSTOREREMOVE, BARRIER. PIDFILE has the pid of the daemon that runs. SIGHUP is a restart:
- * SIGTERM for the daemon, and the next one. SIGTERM is a stop: SIGTERM for the daemon, and all is
- * given up. Standard error is the daemon's. Exits with 1 when a daemon ends by itself with a status other
- * than 0: such a one would only fail again. */
+ * Makes the listening SOCK_SEQPACKET socket and speaks sd_notify(3) over a socket beside it:
+ * FDSTORE with FDNAME, FDSTOREREMOVE, BARRIER. PIDFILE has the pid of the daemon that runs. SIGHUP
+ * is a restart: SIGTERM for the daemon, and the next one. SIGTERM is a stop: SIGTERM for the
+ * daemon, and all is given up. Standard error is the daemon's. Exits with 1 when a daemon ends by
+ * itself with a status other than 0: such a one would only fail again. */
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>

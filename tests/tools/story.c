@@ -362,7 +362,8 @@ static const char *difference(const struct nsv_stream *s, const struct nsv_answe
 	return NULL;
 }
 
-/* Is a fork's whole text that of its whole tokens? It has no stop string; an end token has no text. */
+/* Is a fork's whole text that of its whole tokens? It has no stop string; an end token has no
+ * text. */
 static const char *text_difference(struct nsv_client *alone, const struct nsv_stream *s,
 	const int32_t *whole, uint32_t n, struct nsv_answer *b)
 {

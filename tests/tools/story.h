@@ -2,8 +2,8 @@
  * sampling of every kind, several answers, forks and cancels at random moments.
  *
  * A fork's solitary run is a SUBMIT whose prompt is the target's prompt and output up to the fork,
- * with the fork's branch. So stories that may be forked have no parameter that tells the prompt from
- * the output: no presence or frequency penalty, and no stop string that may lie across. */
+ * with the fork's branch. So stories that may be forked have no parameter that tells the prompt
+ * from the output: no presence or frequency penalty, and no stop string that may lie across. */
 #ifndef NSV_TESTS_TOOLS_STORY_H
 #define NSV_TESTS_TOOLS_STORY_H
 
@@ -17,8 +17,8 @@
 struct nsv_story_range {
 	int32_t first_id, n_vocab; /* prompts have ids first_id .. n_vocab - 1 */
 	uint32_t max_prompt, max_output, max_branch;
-	/* Where answers shall be long: the least max_tokens [1], of which half are min_tokens, and the
-	 * length of stop strings, since short ones are met at once [0: 1 or 2]. */
+	/* Where answers shall be long: the least max_tokens [1], of which half are min_tokens, and
+	 * the length of stop strings, since short ones are met at once [0: 1 or 2]. */
 	uint32_t min_output, stop_len;
 };
 
@@ -52,8 +52,8 @@ struct nsv_stage {
 	/* The chance, one in so many each time that something has come, that some stream is forked
 	 * or cancelled; 0: never. */
 	uint32_t fork_one_in, cancel_one_in;
-	/* Likewise that the reader of what has come stays away for a while, so that its request pauses
-	 * at a full log, and is the first to be pushed out, however old it is. */
+	/* Likewise that the reader of what has come stays away for a while, so that its request
+	 * pauses at a full log, and is the first to be pushed out, however old it is. */
 	uint32_t lag_one_in;
 	struct nsv_stream *streams[NSV_MAX_STREAM];
 	uint32_t n, n_live, n_lagging;

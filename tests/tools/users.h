@@ -1,5 +1,5 @@
-/* Several users in one test: a child of root's becomes one of them and says what it found by its exit
- * status, 0 or a line of its source. */
+/* Several users in one test: a child of root's becomes one of them and says what it found by its
+ * exit status, 0 or a line of its source. */
 #ifndef NSV_TESTS_TOOLS_USERS_H
 #define NSV_TESTS_TOOLS_USERS_H
 

@@ -1,5 +1,5 @@
-/* An engine without its thread and without a daemon, and its clients, all driven turn by turn by one
- * thread: what must be the same however the engine was cut off is tested over it.
+/* An engine without its thread and without a daemon, and its clients, all driven turn by turn by
+ * one thread: what must be the same however the engine was cut off is tested over it.
  *
  * A request's client reads its logs by the slot's cursors, as the library does, and keeps what it
  * has read. */

@@ -21,13 +21,13 @@
  * the parent may use a client. The library has no globals, installs no signal handlers, raises no
  * SIGPIPE, and never logs, exits or aborts.
  *
- * Restarts: under a service manager a daemon that stops, crashes or is upgraded is followed by one that
- * serves the same sessions, and all this library shows of it is a pause: requests go on where they
- * stood, each byte is delivered once, and a tokenization that was cut off is asked for again. A
- * daemon that gives no sign for away_timeout_ms, having been asked for one after a quarter of that
- * time in silence, has gone: -ECONNRESET. Asking takes a call that waits; in the caller's own
- * event loop, an nsv_client_dispatch now and then. Without a service manager the end of the daemon is
- * the end of its sessions: -ECONNRESET at once.
+ * Restarts: under a service manager a daemon that stops, crashes or is upgraded is followed by one
+ * that serves the same sessions, and all this library shows of it is a pause: requests go on where
+ * they stood, each byte is delivered once, and a tokenization that was cut off is asked for again.
+ * A daemon that gives no sign for away_timeout_ms, having been asked for one after a quarter of
+ * that time in silence, has gone: -ECONNRESET. Asking takes a call that waits; in the caller's own
+ * event loop, an nsv_client_dispatch now and then. Without a service manager the end of the daemon
+ * is the end of its sessions: -ECONNRESET at once.
  *
  * Memory: what is passed in is copied before a function returns. */
 #ifndef NANOSERVE_CLIENT_H
@@ -154,7 +154,8 @@ enum nsv_client_finish {
 	NSV_CLIENT_FINISH_ERROR = 4, /* `code` and `text` say why */
 };
 
-/* How a request ended; of a fork, n_output counts the whole answer. Texts are the request's. `size` is set by the caller. */
+/* How a request ended; of a fork, n_output counts the whole answer. Texts are the request's. `size`
+ * is set by the caller. */
 struct nsv_client_result {
 	uint32_t size;
 	uint32_t finish; /* enum nsv_client_finish */
@@ -199,9 +200,10 @@ uint32_t nsv_client_end_code(const struct nsv_client *client);
 uint64_t nsv_client_session_id(const struct nsv_client *client);
 
 /* ---- Asking. Each makes a request, which ends by itself and is freed by nsv_request_free.
- * -EBUSY: as many requests as slots are under way (several answers take slots side by side); -E2BIG: it will never fit the session's arena;
- * -EINVAL; -EAGAIN: the daemon has taken nothing for a second, which is how long a submission waits
- * for room where earlier ones, or a request that was just freed, still take it. */
+ * -EBUSY: as many requests as slots are under way (several answers take slots side by side);
+ * -E2BIG: it will never fit the session's arena; -EINVAL; -EAGAIN: the daemon has taken nothing for
+ * a second, which is how long a submission waits for room where earlier ones, or a request that was
+ * just freed, still take it. */
 
 /* params NULL: the neutral ones. */
 int nsv_client_submit_text(struct nsv_client *client, const char *text, size_t len,
@@ -235,10 +237,10 @@ int nsv_client_detokenize(
 	struct nsv_client *client, const int32_t *ids, size_t n, struct nsv_request **ret_request);
 /* The output is text: the daemon's state as JSON. */
 int nsv_client_status(struct nsv_client *client, struct nsv_request **ret_request);
-/* For root, the daemon's user and its group: begin 1 has the daemon begin no request any more, which
- * it says to who asks for one (NSV_CLIENT_FINISH_ERROR with the code NSV_CLIENT_END_STOPPED), and end
- * all sessions and itself when the last that runs has ended. 0 takes that back. An output without
- * text: its end says that it is done. */
+/* For root, the daemon's user and its group: begin 1 has the daemon begin no request any more,
+ * which it says to who asks for one (NSV_CLIENT_FINISH_ERROR with the code NSV_CLIENT_END_STOPPED),
+ * and end all sessions and itself when the last that runs has ended. 0 takes that back. An output
+ * without text: its end says that it is done. */
 int nsv_client_drain(struct nsv_client *client, int begin, struct nsv_request **ret_request);
 /* One round trip. 0, -ETIMEDOUT, -errno. timeout_ms as below. */
 int nsv_client_ping(struct nsv_client *client, int timeout_ms);

@@ -1,4 +1,5 @@
-/* The block allocator against a naive model, its errors, and an audit that sees every corruption. */
+/* The block allocator against a naive model, its errors, and an audit that sees every
+ * corruption. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -99,7 +99,7 @@ static void test_params(void **state)
 	memcpy(&wire, out, sizeof(wire));
 	assert_int_equal(wire.n_branch, 5);
 	assert_int_equal(wire.priority, -7);
-	p.size = offsetof(struct nsv_client_params, n_branch); /* from before it had several answers */
+	p.size = offsetof(struct nsv_client_params, n_branch); /* before it had several answers */
 	assert_int_equal(nsv_params_import(&p, &own, &err), 0);
 	assert_int_equal(own.n_branch, 1);
 	p.size = sizeof(p) + 8;

@@ -1,6 +1,6 @@
-/* A scheduler with a pool, a host tier and a prefix cache, and in the place of a model what one would
- * leave behind: a slot's content depends on all tokens up to it, so a row that sees another history
- * than its own is found, wherever its blocks came from. */
+/* A scheduler with a pool, a host tier and a prefix cache, and in the place of a model what one
+ * would leave behind: a slot's content depends on all tokens up to it, so a row that sees another
+ * history than its own is found, wherever its blocks came from. */
 #ifndef NSV_TESTS_SCHED_RIG_H
 #define NSV_TESTS_SCHED_RIG_H
 

@@ -1,4 +1,5 @@
-/* The io_uring loop over real descriptors: what arrives, in which order, and when a source is gone. */
+/* The io_uring loop over real descriptors: what arrives, in which order, and when a source is
+ * gone. */
 #include "daemon/loop.h"
 
 #include <setjmp.h>

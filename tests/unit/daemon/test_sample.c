@@ -1,4 +1,5 @@
-/* What is drawn from logits, against a scalar reference that sorts everything; its distribution by chi-square; the generator against published vectors. */
+/* What is drawn from logits, against a scalar reference that sorts everything; its distribution by
+ * chi-square; the generator against published vectors. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

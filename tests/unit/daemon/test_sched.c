@@ -245,8 +245,8 @@ static void test_a_flood_waits_behind_another_user(void **state)
 	rig_deinit(&r);
 }
 
-/* Three users who ask again as soon as they are answered, and one with a queue: the queue moves, and
- * each user gets his share. */
+/* Three users who ask again as soon as they are answered, and one with a queue: the queue moves,
+ * and each user gets his share. */
 static void test_nobody_starves(void **state)
 {
 	struct rig r;

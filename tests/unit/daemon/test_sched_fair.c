@@ -1,9 +1,9 @@
 /* Fairness and priorities over random loads.
  *
  * What sched.h promises of turns, in tokens: from the time that a sequence comes until it is first
- * admitted, each other user is first admitted for no more tokens than lie from the virtual time then
- * to the sequence's tag, and one request; and its tag grows by no more than what may pass it, 16
- * requests of its own user. So the wait is bounded whatever others do. */
+ * admitted, each other user is first admitted for no more tokens than lie from the virtual time
+ * then to the sequence's tag, and one request; and its tag grows by no more than what may pass it,
+ * 16 requests of its own user. So the wait is bounded whatever others do. */
 #include "tests/tools/rnd.h"
 #include "tests/unit/daemon/sched_rig.h"
 
@@ -20,7 +20,8 @@ struct waiting {
 struct fair {
 	struct rig r;
 	struct waiting seqs[N_SEQ];
-	uint64_t n_admitted, n_passed, longest; /* longest: tokens that one user got before another */
+	uint64_t n_admitted, n_passed;
+	uint64_t longest; /* tokens that one user got before another */
 };
 
 static void come(struct fair *f, uint32_t seq)

@@ -1,7 +1,7 @@
-/* Random loads on scheduler, cache and host tier: requests come, alone and as branches of one prompt,
- * fork, pause, are cancelled and end, in pools of a few blocks, on a device that runs 1 to 4 steps
- * ahead; after every step the audit, every row's history, and progress. `make soak` is this for
- * 10 million steps. */
+/* Random loads on scheduler, cache and host tier: requests come, alone and as branches of one
+ * prompt, fork, pause, are cancelled and end, in pools of a few blocks, on a device that runs 1 to
+ * 4 steps ahead; after every step the audit, every row's history, and progress. `make soak` is this
+ * for 10 million steps. */
 #include "tests/tools/rnd.h"
 #include "tests/unit/daemon/sched_rig.h"
 
@@ -29,7 +29,8 @@ struct sums {
 
 /* ---- Events */
 
-/* Few beginnings and long repeats, so that prefixes are shared, and part in the middle of blocks. */
+/* Few beginnings and long repeats, so that prefixes are shared, and part in the middle of
+ * blocks. */
 static void random_tokens(struct rig_seq *q)
 {
 	uint32_t same = t_below(60), story = t_below(3);
@@ -131,7 +132,8 @@ static void set_rooms(struct soak *k)
 			nsv_sched_set_lp_room(&k->r.sched, i, t_below(12));
 }
 
-/* The oldest that is not paused has moved, unless what it needs is under way, or its reader behind. */
+/* The oldest that is not paused has moved, unless what it needs is under way, or its reader
+ * behind. */
 static void plan_with_progress(struct soak *k)
 {
 	uint32_t oldest = rig_oldest(&k->r);

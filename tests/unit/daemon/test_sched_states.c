@@ -1,13 +1,15 @@
-/* Every state that a small scheduler can come to: three sequences of a few tokens over three or four
- * blocks, with and without a host tier, on a device that runs one or two steps ahead. Breadth first
- * from the empty state over all events: a sequence comes (of each shape, or forked from another), is
- * cancelled, paused, resumed; a plan is made; the oldest plan's results come, each sampled token the
- * sequence's last or not. In each state that was not seen before: the audit; every plan moves the
- * oldest that is not paused; and from there, with nothing paused, all come to their ends.
+/* Every state that a small scheduler can come to: three sequences of a few tokens over three or
+ * four blocks, with and without a host tier, on a device that runs one or two steps ahead. Breadth
+ * first from the empty state over all events: a sequence comes (of each shape, or forked from
+ * another), is cancelled, paused, resumed; a plan is made; the oldest plan's results come, each
+ * sampled token the sequence's last or not. In each state that was not seen before: the audit;
+ * every plan moves the oldest that is not paused; and from there, with nothing paused, all come to
+ * their ends.
  *
- * Two states are one if they behave alike: sequences are taken in their turns, blocks are numbered as
- * they are found, counters count only where they are compared; with priorities turns that are far
- * apart are as good as further ones. The prefix cache, whose states have no end, is the soak's. */
+ * Two states are one if they behave alike: sequences are taken in their turns, blocks are numbered
+ * as they are found, counters count only where they are compared; with priorities turns that are
+ * far apart are as good as further ones. The prefix cache, whose states have no end, is the
+ * soak's. */
 #define N_SEQ 3
 #define CAP 4
 #define BLOCK 2

@@ -61,7 +61,8 @@ static void test_a_commit_is_one_store(void **state)
 	nsv_seqs_commit(&s, 1, &(struct nsv_seq_commit){.state = NSV_SEQ_WAITING, .n_token = 9});
 	memcpy(before, base, len);
 	nsv_seqs_commit(&s, 1, &(struct nsv_seq_commit){.state = NSV_SEQ_DONE, .n_token = 10, .finish = 2});
-	/* every byte that changed, applied in any order but for the selector, leaves the old state */
+	/* every byte that changed, applied in any order but for the selector, leaves the old
+	 * state */
 	uint32_t *selector = NULL;
 	for (size_t i = 0; i < len; i += 4)
 		if (memcmp(before + i, base + i, 4) != 0) {
@@ -113,7 +114,8 @@ static void test_impossible_sizes(void **state)
 	assert_int_equal(nsv_seqs_len(&g, &len), -EINVAL);
 }
 
-/* A daemon's life over the region: does it serve, has it a step under way at its end, a token before? */
+/* A daemon's life over the region: does it serve, has it a step under way at its end, a token
+ * before? */
 struct life {
 	bool serves, step, token;
 };

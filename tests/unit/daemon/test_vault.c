@@ -1,6 +1,7 @@
-/* Vaults alone, over a real loop, with the service manager's store played by the test: descriptors in
- * and out, what a crash leaves half done, what is wrong, and what there is too little of. A daemon's
- * death is played by giving up its vaults; what the store has then is passed to the next one. */
+/* Vaults alone, over a real loop, with the service manager's store played by the test: descriptors
+ * in and out, what a crash leaves half done, what is wrong, and what there is too little of. A
+ * daemon's death is played by giving up its vaults; what the store has then is passed to the next
+ * one. */
 #include "daemon/vault.h"
 
 #include <dirent.h>
@@ -440,7 +441,8 @@ static void test_a_session_in_two_vaults_lives(void **state)
 	assert_int_equal(n_found[0], 2);
 	assert_true(is_alive(0));
 	manager_turn();
-	assert_int_equal(n_stored_of("v1") + n_stored_of("v2"), 2); /* the one that was not needed */
+	/* The one that was not needed. */
+	assert_int_equal(n_stored_of("v1") + n_stored_of("v2"), 2);
 	close_found(1);
 }
 
@@ -608,7 +610,8 @@ static void test_descriptors_that_do_not_all_come(void **state)
 	close_found(2);
 }
 
-/* The kernel counts descriptors that lie in messages against the user's RLIMIT_NOFILE, but root's. */
+/* The kernel counts descriptors that lie in messages against the user's RLIMIT_NOFILE, but
+ * root's. */
 static int fill_the_limit(void *arg)
 {
 	struct rlimit few = {.rlim_cur = 64, .rlim_max = 64};

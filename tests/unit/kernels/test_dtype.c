@@ -1,5 +1,5 @@
-/* Element types: the table, row lengths, 16-bit floats over all their values, and each stored format
- * read back from blocks that are written here, field by field, as the format says. */
+/* Element types: the table, row lengths, 16-bit floats over all their values, and each stored
+ * format read back from blocks that are written here, field by field, as the format says. */
 #include "tests/ops/support.h"
 
 static void test_table(void **unused)
