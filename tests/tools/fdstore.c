@@ -24,16 +24,12 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define MAX_STORED 1024
-#define MAX_FDS 16
+#include "tests/tools/store.h"
+
 #define FIRST_FD 3
 
-static struct {
-	int fd;
-	char name[64];
-} stored[MAX_STORED];
-static int n_stored;
-static int listen_fd, notify_fd, signal_fd;
+static struct nsv_store store;
+static int listen_fd, signal_fd;
 static pid_t pid = -1;
 static bool stopping;
 
@@ -43,104 +39,31 @@ static void die(const char *what)
 	exit(2);
 }
 
-static int make_socket(int type, const char *path)
+static int listen_at(const char *path)
 {
 	struct sockaddr_un addr = {.sun_family = AF_UNIX};
-	int fd = socket(AF_UNIX, type | SOCK_CLOEXEC, 0);
+	int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
 
 	snprintf(addr.sun_path, sizeof(addr.sun_path), "%s", path);
 	unlink(path);
-	if (fd < 0 || bind(fd, (struct sockaddr *)&addr, sizeof(addr)) < 0)
+	if (fd < 0 || bind(fd, (struct sockaddr *)&addr, sizeof(addr)) < 0 ||
+		listen(fd, SOMAXCONN) < 0)
 		die(path);
 	return fd;
-}
-
-/* ---- The store */
-
-static void forget(const char *name)
-{
-	int n = 0;
-
-	for (int i = 0; i < n_stored; i++) {
-		if (strcmp(stored[i].name, name) == 0)
-			close(stored[i].fd);
-		else
-			stored[n++] = stored[i];
-	}
-	n_stored = n;
-}
-
-/* The value of KEY= in a message of lines, or "". */
-static const char *value(const char *message, const char *key, char *buf, size_t len)
-{
-	const char *at = strstr(message, key);
-
-	buf[0] = '\0';
-	if (at && (at == message || at[-1] == '\n'))
-		snprintf(buf, len, "%.*s", (int)strcspn(at + strlen(key), "\n"), at + strlen(key));
-	return buf;
-}
-
-/* As the manager does: a store without room says nothing. */
-static void take_message(const char *message, int *fds, int n)
-{
-	char name[sizeof(stored[0].name)], flag[8];
-
-	value(message, "FDNAME=", name, sizeof(name));
-	if (*value(message, "FDSTOREREMOVE=", flag, sizeof(flag)) == '1')
-		forget(name);
-	bool keep = *value(message, "FDSTORE=", flag, sizeof(flag)) == '1';
-	for (int i = 0; i < n; i++) {
-		if (keep && n_stored < MAX_STORED) {
-			stored[n_stored].fd = fds[i];
-			snprintf(stored[n_stored++].name, sizeof(name), "%s", name);
-		} else {
-			close(fds[i]); /* a barrier's too: that is its answer */
-		}
-	}
-}
-
-static bool take_notification(void)
-{
-	char message[4096];
-	union {
-		char buf[CMSG_SPACE(MAX_FDS * sizeof(int))];
-		struct cmsghdr align;
-	} control;
-	struct iovec iov = {message, sizeof(message) - 1};
-	struct msghdr msg = {.msg_iov = &iov,
-		.msg_iovlen = 1,
-		.msg_control = control.buf,
-		.msg_controllen = sizeof(control.buf)};
-	ssize_t len = recvmsg(notify_fd, &msg, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-	struct cmsghdr *c;
-	int fds[MAX_FDS], n = 0;
-
-	if (len < 0)
-		return false;
-	message[len] = '\0';
-	for (c = CMSG_FIRSTHDR(&msg); c; c = CMSG_NXTHDR(&msg, c)) {
-		if (c->cmsg_type != SCM_RIGHTS)
-			continue;
-		n = (int)((c->cmsg_len - CMSG_LEN(0)) / sizeof(int));
-		memcpy(fds, CMSG_DATA(c), (size_t)n * sizeof(int));
-	}
-	take_message(message, fds, n);
-	return true;
 }
 
 /* ---- The daemon */
 
 static void set_environment(void)
 {
-	static char names[sizeof(stored) + 16];
+	static char names[sizeof(store.stored) + 16];
 	char number[16];
 	size_t at = (size_t)sprintf(names, "listen");
 
-	for (int i = 0; i < n_stored; i++)
-		at += (size_t)sprintf(names + at, ":%s", stored[i].name);
+	for (int i = 0; i < store.n_stored; i++)
+		at += (size_t)sprintf(names + at, ":%s", store.stored[i].name);
 	setenv("LISTEN_FDNAMES", names, 1);
-	snprintf(number, sizeof(number), "%d", 1 + n_stored);
+	snprintf(number, sizeof(number), "%d", 1 + store.n_stored);
 	setenv("LISTEN_FDS", number, 1);
 	snprintf(number, sizeof(number), "%d", getpid());
 	setenv("LISTEN_PID", number, 1);
@@ -149,11 +72,12 @@ static void set_environment(void)
 /* First out of the way of their places, then into them; a copy is not close-on-exec. */
 static void place_descriptors(void)
 {
-	int fds[1 + MAX_STORED];
+	int fds[1 + NSV_STORE_MAX];
 
-	for (int i = 0; i <= n_stored; i++)
-		fds[i] = fcntl(i ? stored[i - 1].fd : listen_fd, F_DUPFD_CLOEXEC, 2 * MAX_STORED);
-	for (int i = 0; i <= n_stored; i++)
+	for (int i = 0; i <= store.n_stored; i++)
+		fds[i] = fcntl(
+			i ? store.stored[i - 1].fd : listen_fd, F_DUPFD_CLOEXEC, 2 * NSV_STORE_MAX);
+	for (int i = 0; i <= store.n_stored; i++)
 		if (fds[i] < 0 || dup2(fds[i], FIRST_FD + i) < 0)
 			die("descriptors for the daemon");
 }
@@ -200,7 +124,7 @@ static bool is_dead(void)
 
 	if (waitid(P_PID, (id_t)pid, &info, WEXITED | WNOHANG | WNOWAIT) < 0 || info.si_pid == 0)
 		return false;
-	while (take_notification())
+	while (nsv_store_turn(&store))
 		;
 	waitpid(pid, NULL, 0);
 	if (info.si_code == CLD_EXITED && info.si_status != 0) {
@@ -220,11 +144,9 @@ static void prepare(const char *path)
 	limit.rlim_cur = limit.rlim_max;
 	setrlimit(RLIMIT_NOFILE, &limit);
 	snprintf(notify_path, sizeof(notify_path), "%.100s.notify", path);
-	listen_fd = make_socket(SOCK_SEQPACKET, path);
-	notify_fd = make_socket(SOCK_DGRAM, notify_path);
-	if (listen(listen_fd, SOMAXCONN) < 0)
-		die("listen");
-	setenv("NOTIFY_SOCKET", notify_path, 1);
+	listen_fd = listen_at(path);
+	if (nsv_store_begin(&store, notify_path) < 0)
+		die(notify_path);
 	sigemptyset(&set);
 	sigaddset(&set, SIGCHLD);
 	sigaddset(&set, SIGHUP);
@@ -243,10 +165,10 @@ int main(int argc, char **argv)
 	prepare(argv[1]);
 	start(argv + 3, argv[2]);
 	for (;;) {
-		struct pollfd p[] = {{notify_fd, POLLIN, 0}, {signal_fd, POLLIN, 0}};
+		struct pollfd p[] = {{store.fd, POLLIN, 0}, {signal_fd, POLLIN, 0}};
 		poll(p, 2, -1);
 		take_signals();
-		while (take_notification())
+		while (nsv_store_turn(&store))
 			;
 		if (!is_dead())
 			continue;

@@ -17,112 +17,41 @@
 
 #include <cmocka.h>
 
+#include "tests/tools/fds.h"
 #include "tests/tools/rnd.h"
+#include "tests/tools/store.h"
 #include "tests/tools/users.h"
 
-#define MAX_STORED 64
 #define MAX_SESSION 700
 #define N_FILE 5
 
 /* ---- The manager */
 
-static struct {
-	int fd;
-	struct sockaddr_un addr;
-	struct {
-		int fd;
-		char name[32];
-	} stored[MAX_STORED];
-	uint32_t n_stored;
-} manager;
+static struct nsv_store manager;
 
 static void manager_begin(void)
 {
-	manager.n_stored = 0;
-	manager.addr = (struct sockaddr_un){.sun_family = AF_UNIX};
-	snprintf(manager.addr.sun_path, sizeof(manager.addr.sun_path), "/tmp/nanoserve-vault-%d",
-		(int)getpid());
-	manager.fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-	unlink(manager.addr.sun_path);
-	if (bind(manager.fd, (struct sockaddr *)&manager.addr, sizeof(manager.addr)) < 0)
+	char path[64];
+
+	snprintf(path, sizeof(path), "/tmp/nanoserve-vault-%d", (int)getpid());
+	if (nsv_store_begin(&manager, path) < 0)
 		abort();
-	setenv("NOTIFY_SOCKET", manager.addr.sun_path, 1);
-}
-
-static void manager_end(void)
-{
-	while (manager.n_stored > 0)
-		close(manager.stored[--manager.n_stored].fd);
-	close(manager.fd);
-	unlink(manager.addr.sun_path);
-	unsetenv("NOTIFY_SOCKET");
-}
-
-static void manager_forget(const char *name)
-{
-	uint32_t n = 0;
-
-	for (uint32_t i = 0; i < manager.n_stored; i++) {
-		if (strcmp(manager.stored[i].name, name) == 0)
-			close(manager.stored[i].fd);
-		else
-			manager.stored[n++] = manager.stored[i];
-	}
-	manager.n_stored = n;
-}
-
-static void manager_do(const char *message, const int *fds, uint32_t n)
-{
-	const char *name = strstr(message, "FDNAME=");
-	bool store = strncmp(message, "FDSTORE=1", 9) == 0;
-
-	if (strncmp(message, "FDSTOREREMOVE=1", 15) == 0 && name)
-		manager_forget(name + 7);
-	for (uint32_t i = 0; i < n; i++) {
-		if (!store || manager.n_stored == MAX_STORED) {
-			close(fds[i]);
-			continue;
-		}
-		manager.stored[manager.n_stored].fd = fds[i];
-		snprintf(manager.stored[manager.n_stored++].name, 32, "%s", name ? name + 7 : "");
-	}
 }
 
 /* Does what it has been asked for since the last time. */
 static void manager_turn(void)
 {
-	char message[256];
-	int fds[8];
-
-	for (;;) {
-		union {
-			char buf[CMSG_SPACE(sizeof(fds))];
-			struct cmsghdr align;
-		} control;
-		struct iovec iov = {message, sizeof(message) - 1};
-		struct msghdr msg = {.msg_iov = &iov,
-			.msg_iovlen = 1,
-			.msg_control = control.buf,
-			.msg_controllen = sizeof(control.buf)};
-		ssize_t len = recvmsg(manager.fd, &msg, MSG_CMSG_CLOEXEC);
-		struct cmsghdr *c = len >= 0 ? CMSG_FIRSTHDR(&msg) : NULL;
-		size_t n = c ? (c->cmsg_len - CMSG_LEN(0)) / sizeof(int) : 0;
-		if (len < 0)
-			return;
-		message[len] = '\0';
-		if (n > 0)
-			memcpy(fds, CMSG_DATA(c), n * sizeof(int));
-		manager_do(message, fds, (uint32_t)n);
-	}
+	while (nsv_store_turn(&manager))
+		;
 }
 
 /* What the next daemon is started with. */
 static struct nsv_passed pass_all(void)
 {
-	struct nsv_passed p = {.n = manager.n_stored};
+	struct nsv_passed p = {.n = (uint32_t)manager.n_stored};
 
-	p.fds = calloc(MAX_STORED, sizeof(*p.fds));
-	p.names = calloc(MAX_STORED, sizeof(*p.names));
+	p.fds = calloc(NSV_STORE_MAX, sizeof(*p.fds));
+	p.names = calloc(NSV_STORE_MAX, sizeof(*p.names));
 	if (!p.fds || !p.names)
 		abort();
 	for (uint32_t i = 0; i < p.n; i++) {
@@ -292,7 +221,7 @@ static int teardown(void **state)
 {
 	(void)state;
 	daemon_end();
-	manager_end();
+	nsv_store_end(&manager);
 	close_files();
 	return count_open() == n_open_at_setup ? 0 : -1;
 }
@@ -310,7 +239,7 @@ static uint32_t n_stored_of(const char *name)
 {
 	uint32_t n = 0;
 
-	for (uint32_t i = 0; i < manager.n_stored; i++)
+	for (int i = 0; i < manager.n_stored; i++)
 		n += strcmp(manager.stored[i].name, name) == 0;
 	return n;
 }
@@ -472,7 +401,7 @@ static void test_half_a_vault(void **state)
 		assert_int_equal(put(i), 0);
 	daemon_end();
 	manager_turn();
-	manager_forget("v2");
+	nsv_store_forget(&manager, "v2");
 	/* The end that was sent into goes; messages lie at the other one. */
 	close(manager.stored[0].fd);
 	manager.stored[0] = manager.stored[--manager.n_stored];
@@ -489,24 +418,9 @@ static void test_half_a_vault(void **state)
 
 static void send_junk(int fd, size_t len, const int *fds, size_t n)
 {
-	union {
-		char buf[CMSG_SPACE(8 * sizeof(int))];
-		struct cmsghdr align;
-	} control = {0};
-	char data[64] = {0};
-	struct iovec iov = {data, len};
-	struct msghdr msg = {.msg_iov = &iov, .msg_iovlen = 1};
+	const char data[64] = {0};
 
-	if (n > 0) {
-		msg.msg_control = control.buf;
-		msg.msg_controllen = CMSG_SPACE(n * sizeof(int));
-		struct cmsghdr *c = CMSG_FIRSTHDR(&msg);
-		c->cmsg_level = SOL_SOCKET;
-		c->cmsg_type = SCM_RIGHTS;
-		c->cmsg_len = CMSG_LEN(n * sizeof(int));
-		memcpy(CMSG_DATA(c), fds, n * sizeof(int));
-	}
-	assert_int_equal(sendmsg(fd, &msg, 0), len);
+	assert_int_equal(nsv_fds_send(fd, data, len, fds, n), len);
 }
 
 /* Messages that no daemon writes, between good ones; names that none gives. */
@@ -527,7 +441,8 @@ static void test_what_no_daemon_wrote(void **state)
 	send_junk(end, 1, NULL, 0);
 	assert_int_equal(put(1), 0);
 	assert_int_equal(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair), 0);
-	manager_do("FDSTORE=1\nFDNAME=v01", pair, 2);
+	nsv_store_add(&manager, "v01", pair[0]);
+	nsv_store_add(&manager, "v01", pair[1]);
 	daemon_end();
 	assert_true(daemon_begin());
 	struct nsv_passed p = pass_all();
@@ -636,7 +551,7 @@ static int fill_the_limit(void *arg)
 	NSV_EXPECT(nsv_loop_turn(rig.loop, false) >= 0);
 	NSV_EXPECT(put(0) == 0);
 	daemon_end();
-	manager_end();
+	nsv_store_end(&manager);
 	return 0;
 }
 

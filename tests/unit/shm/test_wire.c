@@ -13,6 +13,7 @@
 #include <sys/uio.h>
 
 #include "shm/wire.h"
+#include "tests/tools/fds.h"
 
 static int pair[2];
 
@@ -46,24 +47,11 @@ static const struct nsv_geom geom = {32, 32, 8, 65536, 4096, 1024, 0};
 /* Sends `len` bytes with n copies of a descriptor. */
 static void send_raw(const void *data, size_t len, size_t n)
 {
-	union {
-		char buf[CMSG_SPACE(20 * sizeof(int))];
-		struct cmsghdr align;
-	} control = {0};
-	struct iovec iov = {(void *)data, len};
-	struct msghdr msg = {.msg_iov = &iov, .msg_iovlen = 1};
+	int fds[NSV_FDS_MAX];
 
-	if (n > 0) {
-		msg.msg_control = control.buf;
-		msg.msg_controllen = CMSG_SPACE(n * sizeof(int));
-		struct cmsghdr *c = CMSG_FIRSTHDR(&msg);
-		c->cmsg_level = SOL_SOCKET;
-		c->cmsg_type = SCM_RIGHTS;
-		c->cmsg_len = CMSG_LEN(n * sizeof(int));
-		for (size_t i = 0; i < n; i++)
-			((int *)(void *)CMSG_DATA(c))[i] = pair[0];
-	}
-	assert_int_equal(sendmsg(pair[0], &msg, 0), len);
+	for (size_t i = 0; i < n; i++)
+		fds[i] = pair[0];
+	assert_int_equal(nsv_fds_send(pair[0], data, len, fds, n), len);
 }
 
 static int receive(struct nsv_err *err)
