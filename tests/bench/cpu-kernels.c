@@ -1,12 +1,15 @@
 /* The cpu backend's kernels alone, and what the machine allows them: memory read, u8 x s8 products
- * where there is VNNI, fp32 fused multiply-adds.
+ * where there is VNNI, bf16 ones where there are AMX tiles, fp32 fused multiply-adds.
  *
- * The shapes are SmolLM2-135M's: 30 layers of Q4_1, an output matrix of Q8_0, all distinct memory. */
+ * The shapes are SmolLM2-135M's: 30 layers of Q4_1 and an output matrix of Q8_0, or all of BF16, all
+ * distinct memory. */
 #include <string.h>
 #include <sys/mman.h>
 
 #include "daemon/clock.h"
 #include "kernels/backend.h"
+#include "kernels/cpu/tiles.h"
+#include "kernels/cpuid.h"
 #include "tests/bench/cpu.h"
 
 #if defined(__x86_64__)
@@ -27,7 +30,7 @@ static void *map(size_t len)
 	if (p == MAP_FAILED)
 		abort();
 	madvise(p, len, MADV_HUGEPAGE);
-	memset(p, 1, len);
+	memset(p, 0x3c, len); /* a normal number to every float type */
 	return p;
 }
 
@@ -95,6 +98,42 @@ static double dot_rate(struct nsv_team *team)
 	return 12.0 * 128 * DOT_ROUNDS * nsv_team_size(team) / time_of(team, dot_part, NULL);
 }
 
+#define TILE_ROUNDS 400000u
+
+__attribute__((target("amx-tile,amx-bf16"))) static void bf16_part(
+	const struct nsv_part *part, void *arg)
+{
+	struct nsv_cpu_tile_config c = {.palette = 1};
+	(void)part;
+	(void)arg;
+	for (uint32_t t = 0; t < 8; t++)
+		nsv_cpu_tile_set(&c, t, 16, 64);
+	__asm__ volatile("" : : "m"(c)); /* the compiler knows of its first bytes only */
+	_tile_loadconfig(&c);
+	_tile_zero(4);
+	_tile_zero(5);
+	_tile_zero(6);
+	_tile_zero(7);
+	for (uint32_t n = 0; n < TILE_ROUNDS; n++) {
+		_tile_dpbf16ps(0, 4, 6);
+		_tile_dpbf16ps(1, 4, 7);
+		_tile_dpbf16ps(2, 5, 6);
+		_tile_dpbf16ps(3, 5, 7);
+	}
+	_tile_release();
+}
+
+/* 0 where there are no tiles. */
+static double bf16_rate(struct nsv_team *team)
+{
+	struct nsv_cpuid id;
+	nsv_cpuid_read(&id);
+	if (!id.amx_bf16 || nsv_cpu_ask_tiles() < 0)
+		return 0;
+	return 4.0 * 16 * 16 * 32 * 2 * TILE_ROUNDS * nsv_team_size(team) /
+	       time_of(team, bf16_part, NULL);
+}
+
 __attribute__((target("avx512f"))) static void fma_part(const struct nsv_part *part, void *arg)
 {
 	__m512 sum[12], x = _mm512_set1_ps(0.5f);
@@ -133,6 +172,12 @@ static double dot_rate(struct nsv_team *team)
 	return 0;
 }
 
+static double bf16_rate(struct nsv_team *team)
+{
+	(void)team;
+	return 0;
+}
+
 #endif
 
 void measure_limits(struct nsv_team *team, struct limits *ret)
@@ -140,6 +185,7 @@ void measure_limits(struct nsv_team *team, struct limits *ret)
 	void *mem = map(READ_LEN);
 	ret->read = READ_LEN / time_of(team, read_part, mem);
 	ret->dot = dot_rate(team);
+	ret->bf16 = bf16_rate(team);
 	ret->fma = fma_rate(team);
 	munmap(mem, READ_LEN);
 }
@@ -208,11 +254,21 @@ static double net_ops(const struct net *net)
 	return n;
 }
 
-void measure_products(struct nsv_team *team, const struct nsv_backend *b, const uint32_t *rows,
-	size_t n, struct point *ret)
+static void free_net(struct net *net)
+{
+	for (uint32_t i = 0; i < N_LAYER * 4 + 1; i++) {
+		size_t len = 0;
+
+		net->b->weight_len(&net->m[i], 1, &len);
+		munmap(net->weights[i], len);
+	}
+}
+
+void measure_products(struct nsv_team *team, const struct nsv_backend *b, uint32_t dtype,
+	const uint32_t *rows, size_t n, struct point *ret)
 {
 	struct net net = {.b = b};
-	make_net(&net, NSV_Q4_1, NSV_Q8_0);
+	make_net(&net, dtype, dtype == NSV_Q4_1 ? NSV_Q8_0 : dtype);
 	net.x = map(512 * 1536 * 4);
 	for (uint32_t i = 0; i < 512 * 1536; i++)
 		net.x[i] = (float)(int)(i * 2654435761u >> 8 & 0xffff) * 1e-4f - 3.0f;
@@ -226,6 +282,7 @@ void measure_products(struct nsv_team *team, const struct nsv_backend *b, const 
 		double t = time_of(team, products_part, &net);
 		ret[i] = (struct point){net_ops(&net) / t, net_ops(&net) / (double)net.n_byte};
 	}
+	free_net(&net);
 }
 
 /* ---- Attention -------------------------------------------------------------------------- */

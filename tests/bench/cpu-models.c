@@ -12,6 +12,7 @@
 #include "tests/tools/peer.h"
 
 #define N_ROUND 3
+#define N_START 9
 #define N_DECODE 128
 #define MAX_BATCH 32
 #define N_BATCH_PROMPT 16 /* so that decoding is nearly all of a batch */
@@ -27,7 +28,19 @@ struct subject {
 	double prefill, decode; /* targets of the ratios to llama.cpp */
 };
 
+/* What varies: measured several times. */
+struct measured {
+	double median, spread;
+};
+
 static struct nsv_answer answer;
+
+static struct measured of_rounds(double *v, size_t n)
+{
+	double median = nsv_median(v, n);
+
+	return (struct measured){median, nsv_spread(v, n)};
+}
 
 static void draw_ids(int32_t *ids, uint32_t n)
 {
@@ -50,7 +63,7 @@ static void ask_random(struct nsv_client *client, uint32_t n_prompt, uint32_t n_
 		die(answer.reason);
 }
 
-static double prefill_rate(struct nsv_client *client, uint32_t n)
+static struct measured prefill_rate(struct nsv_client *client, uint32_t n)
 {
 	double rate[N_ROUND];
 
@@ -58,11 +71,11 @@ static double prefill_rate(struct nsv_client *client, uint32_t n)
 		ask_random(client, n, 1);
 		rate[i] = n * 1e9 / (double)answer.result.prefill_ns;
 	}
-	return nsv_median(rate, N_ROUND);
+	return of_rounds(rate, N_ROUND);
 }
 
 /* n_round: up to N_ROUND. */
-static double decode_rate(struct nsv_client *client, uint32_t n_prompt, size_t n_round)
+static struct measured decode_rate(struct nsv_client *client, uint32_t n_prompt, size_t n_round)
 {
 	double rate[N_ROUND];
 
@@ -70,10 +83,10 @@ static double decode_rate(struct nsv_client *client, uint32_t n_prompt, size_t n
 		ask_random(client, n_prompt, N_DECODE + 1);
 		rate[i] = N_DECODE * 1e9 / (double)answer.result.decode_ns;
 	}
-	return nsv_median(rate, n_round);
+	return of_rounds(rate, n_round);
 }
 
-static double first_token_ms(struct nsv_client *client)
+static struct measured first_token_ms(struct nsv_client *client)
 {
 	struct nsv_client_params p;
 	double ms[5 * N_ROUND];
@@ -84,10 +97,10 @@ static double first_token_ms(struct nsv_client *client)
 		nsv_ask_text(client, "The capital of France is", &p, &answer);
 		ms[i] = (double)answer.result.first_ns / 1e6;
 	}
-	return nsv_median(ms, 5 * N_ROUND);
+	return of_rounds(ms, 5 * N_ROUND);
 }
 
-static double ping_us(struct nsv_client *client)
+static struct measured ping_us(struct nsv_client *client)
 {
 	double us[1000];
 
@@ -97,7 +110,7 @@ static double ping_us(struct nsv_client *client)
 			die("no answer to a ping");
 		us[i] = (double)(nsv_now_ns() - start) / 1e3;
 	}
-	return nsv_median(us, 1000);
+	return of_rounds(us, 1000);
 }
 
 /* ---- A batch: tokens a second of all streams, prompts included on both sides */
@@ -142,7 +155,7 @@ static double peer_batch_rate(const struct subject *s, uint32_t n)
 
 /* ---- Rows of the table */
 
-static void add_rate(const struct subject *s, const char *what, double value, double limit,
+static void add_rate(const struct subject *s, const char *what, struct measured m, double limit,
 	double peer, double target)
 {
 	char work[96];
@@ -150,20 +163,26 @@ static void add_rate(const struct subject *s, const char *what, double value, do
 	snprintf(work, sizeof(work), "%s %s", s->name, what);
 	nsv_report_add(s->r, &(struct nsv_figure){.work = work,
 				     .unit = "tok/s",
-				     .value = value,
+				     .value = m.median,
+				     .spread = m.spread,
 				     .limit = limit,
 				     .peer = peer > 0 ? "llama.cpp" : NULL,
 				     .peer_value = peer,
 				     .target = peer > 0 ? target : 0});
 }
 
-static void add_time(
-	const struct subject *s, const char *what, const char *unit, double value, double target)
+static void add_time(const struct subject *s, const char *what, const char *unit,
+	struct measured m, double target)
 {
 	char work[96];
 
 	snprintf(work, sizeof(work), "%s %s", s->name, what);
-	nsv_report_time(s->r, work, unit, value, NULL, 0, target);
+	nsv_report_add(s->r, &(struct nsv_figure){.work = work,
+				     .unit = unit,
+				     .value = m.median,
+				     .spread = m.spread,
+				     .target = target,
+				     .less_is_more = true});
 }
 
 /* Tokens a second that reading weights and a history of so many tokens allows; 0: not known. */
@@ -198,7 +217,7 @@ static void add_batch(const struct subject *s, uint32_t n, double target)
 	for (int i = 0; i < N_ROUND; i++)
 		rate[i] = batch_rate(s->client, n);
 	snprintf(what, sizeof(what), "decode, %u streams", n);
-	add_rate(s, what, nsv_median(rate, N_ROUND), 0, peer_batch_rate(s, n), target);
+	add_rate(s, what, of_rounds(rate, N_ROUND), 0, peer_batch_rate(s, n), target);
 }
 
 static void add_short(const struct subject *s)
@@ -236,22 +255,40 @@ static struct nsv_client *open_session(const char *socket)
 	return client;
 }
 
-static void measure(struct subject *s, void (*rows)(const struct subject *s), double ready_target)
+static void stop(struct nsv_test_daemon *d)
+{
+	if (nsv_test_daemon_stop(d, SIGTERM) != 0)
+		die("the daemon does not stop");
+}
+
+/* Several times, the last of which stays: seconds from its program's start. */
+static struct measured start(struct nsv_test_daemon *d, const struct subject *s)
 {
 	const char *extra[] = {"--no-prefix-cache", "--threads", s->threads, NULL};
-	struct nsv_test_daemon d;
-	uint64_t start = nsv_now_ns();
+	double ready[N_START];
 
-	if (nsv_test_daemon_start(&d, s->path, extra) < 0)
-		die("the daemon does not start");
-	double ready = (double)(nsv_now_ns() - start) / 1e9;
+	for (int i = 0; i < N_START; i++) {
+		if (i > 0)
+			stop(d);
+		uint64_t start_ns = nsv_now_ns();
+		if (nsv_test_daemon_start(d, s->path, extra) < 0)
+			die("the daemon does not start");
+		ready[i] = (double)(nsv_now_ns() - start_ns) / 1e9;
+	}
+	return of_rounds(ready, N_START);
+}
+
+static void measure(struct subject *s, void (*rows)(const struct subject *s), double ready_target)
+{
+	struct nsv_test_daemon d;
+	struct measured ready = start(&d, s);
+
 	s->client = open_session(d.socket);
 	ask_random(s->client, 512, 32); /* clocks and caches warm */
 	rows(s);
 	add_time(s, "ready to serve", "s", ready, ready_target);
 	nsv_client_close(s->client);
-	if (nsv_test_daemon_stop(&d, SIGTERM) != 0)
-		die("the daemon does not stop");
+	stop(&d);
 }
 
 static void measure_beside(const struct subject *first, const char *file, const char *name)

@@ -38,6 +38,7 @@ static void add_limits(struct nsv_report *r, const struct limits *l)
 	nsv_report_add(r, &(struct nsv_figure){
 				  .work = "memory read", .unit = "GB/s", .value = l->read * 1e-9});
 	add(r, "u8 x s8 products, VNNI", l->dot, 0, 0);
+	add(r, "bf16 products, AMX", l->bf16, 0, 0);
 	add(r, "fp32 multiply-adds", l->fma, 0, 0);
 }
 
@@ -49,6 +50,21 @@ static void add_products(struct nsv_report *r, const struct limits *l, const str
 		snprintf(work, sizeof(work), "products alone, rows: %u", rows[i]);
 		add(r, work, p[i].ops_s, allowed(l, l->dot, p[i].ops_byte),
 			rows[i] == 512 ? 0.45 * l->dot : 0);
+	}
+}
+
+static void add_bf16_products(struct nsv_report *r, struct nsv_team *team, const struct nsv_backend *b,
+	const struct limits *l)
+{
+	static const uint32_t few[] = {1, 8, 32, 512};
+	struct point p[NSV_ARRAY_LEN(few)];
+
+	measure_products(team, b, NSV_BF16, few, NSV_ARRAY_LEN(few), p);
+	for (size_t i = 0; i < NSV_ARRAY_LEN(few); i++) {
+		char work[64];
+
+		snprintf(work, sizeof(work), "the same over BF16 weights, rows: %u", few[i]);
+		add(r, work, p[i].ops_s, allowed(l, l->bf16, p[i].ops_byte), 0);
 	}
 }
 
@@ -114,9 +130,10 @@ void report_kernels(struct nsv_report *r, uint32_t n_thread, struct limits *ret)
 		die("no team of threads");
 	printf("%s, %u threads\n", b->isa(), n_thread);
 	measure_limits(team, ret);
-	measure_products(team, b, rows, N_ROWS, products);
+	measure_products(team, b, NSV_Q4_1, rows, N_ROWS, products);
 	add_limits(r, ret);
 	add_products(r, ret, products);
+	add_bf16_products(r, team, b, ret);
 	for (size_t i = 0; i < N_ATTENTION; i++) {
 		attention[i] = measure_attention(
 			team, b, attentions[i].kv_dtype, attentions[i].n_past, attentions[i].n_query);

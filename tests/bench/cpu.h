@@ -12,7 +12,7 @@ _Noreturn void die(const char *what);
 
 /* Bytes a second that the team reads; operations a second, 0 where they are not to be had. */
 struct limits {
-	double read, dot, fma;
+	double read, dot, bf16, fma;
 };
 
 /* A kernel's speed, and the operations for each byte that it must read from memory. */
@@ -21,9 +21,9 @@ struct point {
 };
 
 void measure_limits(struct nsv_team *team, struct limits *ret);
-/* All products of a step, for each count of rows, which grow to 512. */
-void measure_products(struct nsv_team *team, const struct nsv_backend *b, const uint32_t *rows,
-	size_t n, struct point *ret);
+/* All products of a step over weights of a type, for each count of rows, which grow to 512. */
+void measure_products(struct nsv_team *team, const struct nsv_backend *b, uint32_t dtype,
+	const uint32_t *rows, size_t n, struct point *ret);
 struct point measure_attention(
 	struct nsv_team *team, const struct nsv_backend *b, uint32_t kv_dtype, uint32_t n_past,
 	uint32_t n_query);

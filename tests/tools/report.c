@@ -15,8 +15,8 @@ void nsv_report_begin(struct nsv_report *r, const char *name)
 		exit(1);
 	}
 	fputs("[", r->json);
-	printf("%-38s %12s %-8s %10s %12s %7s %7s\n", "work", "value", "unit", "limit", "peer",
-		"ratio", "target");
+	printf("%-38s %12s %-8s %7s %10s %12s %7s %7s\n", "work", "value", "unit", "spread",
+		"limit", "peer", "ratio", "target");
 }
 
 static void put_number(FILE *f, const char *key, double v)
@@ -43,6 +43,7 @@ void nsv_report_add(struct nsv_report *r, const struct nsv_figure *f)
 					 : 0;
 
 	printf("%-38s %12.4g %-8s", f->work, f->value, f->unit);
+	print_cell(f->spread * 100, 7, "%.0f %%");
 	print_cell(f->limit, 10, "%.4g");
 	print_cell(f->peer_value, 12, "%.4g");
 	print_cell(ratio, 7, "%.2f");
@@ -50,6 +51,7 @@ void nsv_report_add(struct nsv_report *r, const struct nsv_figure *f)
 	printf("\n");
 	fprintf(r->json, "%s{\"work\": \"%s\", \"value\": %.6g, \"unit\": \"%s\"",
 		r->n++ ? ",\n " : "", f->work, f->value, f->unit);
+	put_number(r->json, "spread", f->spread);
 	put_number(r->json, "limit", f->limit);
 	fprintf(r->json, ", \"peer\": %s%s%s", f->peer ? "\"" : "", f->peer ? f->peer : "null",
 		f->peer ? "\"" : "");

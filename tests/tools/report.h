@@ -13,6 +13,7 @@ struct nsv_report {
 struct nsv_figure {
 	const char *work, *unit;
 	double value;
+	double spread;	   /* of nsv_spread; 0: not known */
 	double limit;      /* what the machine allows; 0: not known */
 	const char *peer;  /* NULL: none was run */
 	double peer_value; /* 0: none */

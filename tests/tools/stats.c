@@ -28,6 +28,11 @@ double nsv_quantile(const double *sorted, size_t n, double q)
 	return sorted[i < n ? i : n - 1];
 }
 
+double nsv_spread(const double *sorted, size_t n)
+{
+	return (nsv_quantile(sorted, n, 0.9) - nsv_quantile(sorted, n, 0.1)) / sorted[n / 2];
+}
+
 double nsv_fit_exponent(const double *x, const double *y, size_t n, double *ret_error)
 {
 	double mx = 0, my = 0, sxx = 0, sxy = 0, rest = 0;

@@ -8,6 +8,8 @@ double nsv_median(double *v, size_t n); /* sorts v; n > 0 */
 void nsv_sort(double *v, size_t n);
 /* The value that a share q (0 .. 1) of the n sorted ones does not exceed. */
 double nsv_quantile(const double *sorted, size_t n, double q);
+/* Between the first and the last tenth of the n sorted ones, as a share of their median. */
+double nsv_spread(const double *sorted, size_t n);
 
 /* The e of y ~ x^e by least squares over the logarithms, and its standard error; n > 2, all
  * numbers above 0. */
