@@ -1,5 +1,6 @@
 /* The table of instruction sets, the choice of a row, and the backend that calls through it. */
 #include "kernels/cpu/cpu.h"
+#include "kernels/cpu/flush.h"
 #include "kernels/cpu/ops-any.h"
 #include "kernels/cpu/pack.h"
 #include "kernels/cpu/tiles.h"
@@ -156,70 +157,102 @@ static const char *cpu_isa(void)
 	return tiles_refused(&id) ? "avx512-vnni, as the kernel refuses AMX tiles" : name;
 }
 
+/* ---- Operations: every row takes numbers below the normal ones for zeros ------------------ */
+
 static void cpu_acts_set(const struct nsv_part *part, void *acts, const float *x, size_t ld,
 	uint32_t n_row, uint32_t n_in)
 {
+	uint64_t mode = nsv_cpu_flush_begin();
+
 	row_now()->acts_set(part, acts, x, ld, n_row, n_in);
+	nsv_cpu_flush_end(mode);
 }
 
 static void cpu_matmul(const struct nsv_part *part, float *out, size_t ld_out, const void *weight,
 	const void *acts, uint32_t n_row)
 {
+	uint64_t mode = nsv_cpu_flush_begin();
+
 	row_now()->matmul(part, out, ld_out, weight, acts, n_row);
+	nsv_cpu_flush_end(mode);
 }
 
 static void cpu_rmsnorm(const struct nsv_part *part, float *out, const float *x, const float *w,
 	size_t ld, uint32_t n_row, uint32_t n, float eps)
 {
+	uint64_t mode = nsv_cpu_flush_begin();
+
 	row_now()->rmsnorm(part, out, x, w, ld, n_row, n, eps);
+	nsv_cpu_flush_end(mode);
 }
 
 static void cpu_add(const struct nsv_part *part, float *x, const float *y, size_t n)
 {
+	uint64_t mode = nsv_cpu_flush_begin();
+
 	row_now()->add(part, x, y, n);
+	nsv_cpu_flush_end(mode);
 }
 
 static void cpu_add_bias(const struct nsv_part *part, float *x, size_t ld, const float *bias,
 	uint32_t n_row, uint32_t n)
 {
+	uint64_t mode = nsv_cpu_flush_begin();
+
 	row_now()->add_bias(part, x, ld, bias, n_row, n);
+	nsv_cpu_flush_end(mode);
 }
 
 static void cpu_rope(const struct nsv_part *part, float *x, size_t ld, const float *cs,
 	uint32_t n_row, uint32_t n_head, uint32_t head_dim, uint32_t n_rot, enum nsv_rope_kind kind)
 {
+	uint64_t mode = nsv_cpu_flush_begin();
+
 	row_now()->rope(part, x, ld, cs, n_row, n_head, head_dim, n_rot, kind);
+	nsv_cpu_flush_end(mode);
 }
 
 static void cpu_gate(const struct nsv_part *part, float *out, const float *gate, const float *up,
 	size_t ld, uint32_t n_row, uint32_t n, enum nsv_act act)
 {
+	uint64_t mode = nsv_cpu_flush_begin();
+
 	row_now()->gate(part, out, gate, up, ld, n_row, n, act);
+	nsv_cpu_flush_end(mode);
 }
 
 static void cpu_softmax(
 	const struct nsv_part *part, float *p, const float *x, uint32_t n_row, uint32_t n)
 {
+	uint64_t mode = nsv_cpu_flush_begin();
+
 	row_now()->softmax(part, p, x, n_row, n);
+	nsv_cpu_flush_end(mode);
 }
 
 static void cpu_kv_append(const struct nsv_part *part, const struct nsv_attn_shape *shape,
 	void *k_pool, void *v_pool, const float *k, const float *v, size_t ld, const int64_t *slots,
 	uint32_t n_row)
 {
+	uint64_t mode = nsv_cpu_flush_begin();
+
 	row_now()->kv_append(part, shape, k_pool, v_pool, k, v, ld, slots, n_row);
+	nsv_cpu_flush_end(mode);
 }
 
 static void cpu_attention(const struct nsv_part *part, const struct nsv_attn_call *call)
 {
+	uint64_t mode = nsv_cpu_flush_begin();
+
 	row_now()->attention(part, call);
+	nsv_cpu_flush_end(mode);
 }
 
 const struct nsv_backend nsv_cpu_backend = {
 	.name = "cpu",
-	/* "cpu", 2: the orders of matmul-impl.h and matmul-bf16-impl.h, attention-impl.h,
-	 * ops-impl.h. */
-	.numerics = 0x63707502,
+	/* "cpu", 3: the orders of matmul-impl.h and matmul-bf16-impl.h, attention-impl.h,
+	 * ops-impl.h, and flush.h. */
+	.numerics = 0x63707503,
 	.k_dim_major = true,
 	.kv_dtype = NSV_F16,
 	.probe = cpu_probe,

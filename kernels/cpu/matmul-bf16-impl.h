@@ -5,7 +5,7 @@
  * bits (vdpbf16ps has another): for each block of 32 inputs, growing, from zero
  *     even = fma(w, x, even) over inputs 0, 2, 4 ..., odd = fma(w, x, odd) over inputs 1, 3, 5 ...,
  *     acc = acc + (even + odd),
- * numbers below the normal ones being zeros (vec.h's vf_flush). */
+ * numbers below the normal ones being zeros (flush.h). */
 #ifndef NSV_KERNELS_CPU_MATMUL_BF16_IMPL_H
 #define NSV_KERNELS_CPU_MATMUL_BF16_IMPL_H
 
@@ -37,17 +37,17 @@ ALWAYS_INLINE void bf16_block(vf *acc, uint32_t rows, const uint8_t *w, const fl
 	for (uint32_t r = 0; r < rows; r++)
 		even[r] = odd[r] = vf_set1(0);
 	for (uint32_t i = 0; i < NSV_CPU_BLOCK; i += 2, w += 4 * VF_N) {
-		vf w0 = vf_flush(vf_load_first(w)), w1 = vf_flush(vf_load_second(w));
+		vf w0 = vf_load_first(w), w1 = vf_load_second(w);
 		UNROLL
 		for (uint32_t r = 0; r < rows; r++) {
 			const float *pair = x + r * BF16_SPAN + i;
-			even[r] = vf_flush(vf_fma(w0, vf_set1(pair[0]), even[r]));
-			odd[r] = vf_flush(vf_fma(w1, vf_set1(pair[1]), odd[r]));
+			even[r] = vf_fma(w0, vf_set1(pair[0]), even[r]);
+			odd[r] = vf_fma(w1, vf_set1(pair[1]), odd[r]);
 		}
 	}
 	UNROLL
 	for (uint32_t r = 0; r < rows; r++)
-		acc[r] = vf_flush(vf_add(acc[r], vf_flush(vf_add(even[r], odd[r]))));
+		acc[r] = vf_add(acc[r], vf_add(even[r], odd[r]));
 }
 
 /* `rows` is a constant wherever this is expanded. */
@@ -99,13 +99,11 @@ static void bf16_round(float *to, const float *x, size_t ld, size_t n_row, size_
 		for (size_t i = 0; i < whole; i += VF_N) {
 			vf v = vf_load_n(
 				x + r * ld + i, (uint32_t)nsv_min(n - nsv_min(i, n), VF_N));
-			vf_store(to + r * BF16_SPAN + i, vf_flush(vf_round_bf16(v)));
+			vf_store(to + r * BF16_SPAN + i, vf_round_bf16(v));
 		}
 }
 
-/* Rows row .. row + n_row - 1. Not inlined: its arithmetic stays where the mode is set. */
-static __attribute__((noinline)) void bf16_some_rows(
-	const struct nsv_cpu_mat_run *run, size_t row, size_t n_row)
+static void bf16_some_rows(const struct nsv_cpu_mat_run *run, size_t row, size_t n_row)
 {
 	alignas(64) float x[BF16_ROWS * BF16_SPAN];
 	struct bf16_job job = {.x = x, .ld_out = run->ld_out};
@@ -127,10 +125,8 @@ static __attribute__((noinline)) void bf16_some_rows(
 
 static void run_bf16(const struct nsv_cpu_mat_run *run)
 {
-	uint64_t mode = vf_flush_begin();
 	for (size_t r = run->row0; r < run->row_end; r += BF16_ROWS)
 		bf16_some_rows(run, r, nsv_min(run->row_end - r, BF16_ROWS));
-	vf_flush_end(mode);
 }
 
 #endif

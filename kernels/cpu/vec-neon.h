@@ -104,19 +104,6 @@ ALWAYS_INLINE vf vf_round_bf16(vf a)
 		round_bf16_4(a.v[3])}};
 }
 
-ALWAYS_INLINE uint64_t vf_flush_begin(void)
-{
-	uint64_t old;
-	__asm__ volatile("mrs %0, fpcr" : "=r"(old));
-	__asm__ volatile("msr fpcr, %0" : : "r"(old | 1u << 24) : "memory");
-	return old;
-}
-
-ALWAYS_INLINE void vf_flush_end(uint64_t old)
-{
-	__asm__ volatile("msr fpcr, %0" : : "r"(old) : "memory");
-}
-
 ALWAYS_INLINE vf vf_load_s8(const void *p)
 {
 	int8x16_t b = vld1q_s8(p);

@@ -711,54 +711,6 @@ ALWAYS_INLINE float vf_sum(vf a)
 
 #endif
 
-/* Between vf_flush_begin and vf_flush_end numbers below the normal ones count as zeros, what is
- * read as what is computed, as AMX takes them. Plain C has no such mode: there vf_flush does it, to
- * all that an operation reads and to what it computes. Who calls these does the arithmetic in a
- * function that is not inlined: compilers know nothing of the mode. */
-#if defined(__AVX2__)
-
-ALWAYS_INLINE uint64_t vf_flush_begin(void)
-{
-	uint32_t old = _mm_getcsr();
-	_mm_setcsr(old | 0x8040u);
-	return old;
-}
-
-ALWAYS_INLINE void vf_flush_end(uint64_t old)
-{
-	_mm_setcsr((uint32_t)old);
-}
-
-#elif !defined(VEC_NEON)
-
-ALWAYS_INLINE uint64_t vf_flush_begin(void)
-{
-	return 0;
-}
-
-ALWAYS_INLINE void vf_flush_end(uint64_t old)
-{
-	(void)old;
-}
-
-#endif
-
-#if defined(__AVX2__) || defined(VEC_NEON)
-
-ALWAYS_INLINE vf vf_flush(vf a)
-{
-	return a;
-}
-
-#else
-
-ALWAYS_INLINE vf vf_flush(vf a)
-{
-	VF_EACH(fabsf(a.f[i]) < 0x1p-126f ? copysignf(0, a.f[i]) : a.f[i]);
-}
-
-#endif
-
 /* The largest magnitude over lanes, of what vf_max_abs gathered; as bits, NaN above all. */
 ALWAYS_INLINE uint32_t vf_hmax_bits(vf a)
 {

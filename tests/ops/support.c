@@ -139,12 +139,43 @@ const struct nsv_backend *t_backends(size_t *ret_n)
 
 const struct nsv_part t_alone = {0, 1, NULL};
 
-void t_run(uint32_t n, void (*fn)(const struct nsv_part *part, void *arg), void *arg)
+struct flushed {
+	void (*fn)(const struct nsv_part *part, void *arg);
+	void *arg;
+};
+
+static void flushed_part(const struct nsv_part *part, void *arg)
+{
+	const struct flushed *f = arg;
+	uint64_t mode = nsv_cpu_flush_begin();
+	f->fn(part, f->arg);
+	nsv_cpu_flush_end(mode);
+}
+
+void t_run(const struct nsv_backend *b, uint32_t n,
+	void (*fn)(const struct nsv_part *part, void *arg), void *arg)
 {
 	struct nsv_team *team = NULL;
 	assert_int_equal(nsv_team_new(n, &team), 0);
-	nsv_team_run(team, fn, arg);
+	if (strncmp(b->name, "cpu/", 4) == 0)
+		nsv_team_run(team, flushed_part, &(struct flushed){fn, arg});
+	else
+		nsv_team_run(team, fn, arg);
 	nsv_team_free(team);
+}
+
+bool t_is_flushing(void)
+{
+	volatile float small = 0x1p-100f, product = small * 0x1p-40f;
+	return product == 0;
+}
+
+bool t_can_flush(void)
+{
+	uint64_t mode = nsv_cpu_flush_begin();
+	bool can = t_is_flushing();
+	nsv_cpu_flush_end(mode);
+	return can;
 }
 
 void t_close(const char *what, const float *a, const float *b, size_t n, float abs, float rel)

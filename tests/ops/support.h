@@ -14,6 +14,7 @@
 
 #include "kernels/backend.h"
 #include "kernels/cpu/cpu.h"
+#include "kernels/cpu/flush.h"
 #include "kernels/half.h"
 #include "kernels/ref/ref.h"
 #include "tests/tools/guard.h"
@@ -35,9 +36,14 @@ void t_matrix_free(struct nsv_matrix *m);
  * functions are that row's. Names like "cpu/avx2". */
 const struct nsv_backend *t_backends(size_t *ret_n);
 
-/* fn by every member of a fresh team of n. */
-void t_run(uint32_t n, void (*fn)(const struct nsv_part *part, void *arg), void *arg);
+/* fn by every member of a fresh team of n; for a row of the table, in the mode in which the cpu
+ * backend runs it (kernels/cpu/flush.h). */
+void t_run(const struct nsv_backend *b, uint32_t n,
+	void (*fn)(const struct nsv_part *part, void *arg), void *arg);
 extern const struct nsv_part t_alone;
+/* Is that mode on? Is there such a mode? Under valgrind there is none. */
+bool t_is_flushing(void);
+bool t_can_flush(void);
 
 /* Fails with the place, unless |a - b| <= abs + rel |b| everywhere. NaN never passes. */
 void t_close(const char *what, const float *a, const float *b, size_t n, float abs, float rel);

@@ -150,7 +150,7 @@ static void attend(const struct nsv_backend *backend, const struct batch *b,
 	if (status)
 		fail_msg("plan: %s", nsv_attn_status_name(status));
 	r.call.scratch = nsv_guard_new(plan.scratch_len, 64, NSV_GUARD_AFTER);
-	t_run(n_thread, run_part, &r);
+	t_run(backend, n_thread, run_part, &r);
 	nsv_guard_free(r.call.scratch);
 }
 
@@ -504,6 +504,54 @@ static void test_random(void **unused)
 	}
 }
 
+/* Values around the smallest normal number, at their places of a pool of whole fp32 blocks. */
+static void shrink_values(struct batch *b)
+{
+	const struct nsv_attn_shape *s = &b->shape;
+	float *v = b->v;
+	int64_t last = (int64_t)s->block_size * s->n_kv_head * s->head_dim;
+	for (int64_t i = 0; i < s->v.block_stride * (s->n_block - 1) + last; i++)
+		v[i] *= 0x1p-124f;
+}
+
+/* Numbers below the normal ones are zeros in every row, alone and in many rows; the backend sees to
+ * that itself, and leaves the thread as it was. */
+static void check_flushed(const uint32_t lens[2])
+{
+	const struct dims d = {6, 2, 64, 16};
+	size_t n;
+	const struct nsv_backend *list = t_backends(&n);
+	struct batch b = make_batch(&d, NSV_F32, DIM_MAJOR, (const uint32_t(*)[2])lens, 1);
+	uint32_t n_zero = 0;
+	shrink_values(&b);
+	float *want = attend_all(&nsv_cpu_backend, &b, 2);
+	assert_false(t_is_flushing());
+	for (size_t i = 0; i < out_n(&b); i++) {
+		assert_true(want[i] == 0 || fabsf(want[i]) >= 0x1p-126f);
+		n_zero += want[i] == 0;
+	}
+	assert_true(n_zero > 0 && n_zero < out_n(&b));
+	for (size_t i = 2; i < n; i++) {
+		float *out = attend_all(&list[i], &b, 1 + t_below(3));
+		t_same(list[i].name, out, want, out_n(&b));
+		nsv_guard_free(out);
+	}
+	nsv_guard_free(want);
+	free_batch(&b);
+}
+
+static void test_flushed(void **unused)
+{
+	static const uint32_t lens[][2] = {{3, 1}, {0, 20}, {300, 1}};
+	(void)unused;
+	if (!t_can_flush()) {
+		print_message("skipped: no mode that takes subnormal numbers for zeros\n");
+		skip();
+	}
+	for (size_t i = 0; i < NSV_ARRAY_LEN(lens); i++)
+		check_flushed(lens[i]);
+}
+
 /* The dispatcher calls the backend that it was given, and counts. */
 static uint32_t n_called;
 
@@ -546,6 +594,7 @@ int main(void)
 		cmocka_unit_test(test_neighbours),
 		cmocka_unit_test(test_beyond_f16),
 		cmocka_unit_test(test_random),
+		cmocka_unit_test(test_flushed),
 		cmocka_unit_test(test_dispatch),
 	};
 	t_seed();

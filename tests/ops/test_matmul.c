@@ -36,7 +36,7 @@ static float *product(const struct nsv_backend *b, const struct nsv_matrix *m, u
 	p.weight = nsv_guard_new(len, 64, NSV_GUARD_BEFORE);
 	p.acts = nsv_guard_new(b->acts_len(n_row, p.n_in), 64, NSV_GUARD_AFTER);
 	p.out = t_floats((size_t)n_row * p.n_out);
-	t_run(n_thread, product_part, &p);
+	t_run(b, n_thread, product_part, &p);
 	nsv_guard_free(p.weight);
 	nsv_guard_free(p.acts);
 	return p.out;
@@ -300,23 +300,8 @@ static void test_extremes(void **unused)
 	nsv_guard_free(x);
 }
 
-/* Does the mode in which small numbers are zeros work here? Under valgrind it does not. */
-static bool can_flush(void)
-{
-#if defined(__x86_64__)
-	uint32_t mode = __builtin_ia32_stmxcsr();
-	volatile float small = 0x1p-100f, product;
-	__builtin_ia32_ldmxcsr(mode | 0x8040u);
-	product = small * 0x1p-40f;
-	__builtin_ia32_ldmxcsr(mode);
-	return product == 0;
-#else
-	return true;
-#endif
-}
-
 /* Weights in bf16 whose products lie around the smallest normal number, below which is zero: with
- * and without tiles, in units that flush and in plain C. */
+ * and without tiles, in vectors and in plain C. */
 static void check_flushed(void)
 {
 	size_t n;
@@ -347,7 +332,7 @@ static void check_flushed(void)
 static void test_flushed(void **unused)
 {
 	(void)unused;
-	if (!can_flush()) {
+	if (!t_can_flush()) {
 		print_message("skipped: no mode that takes subnormal numbers for zeros\n");
 		skip();
 	}

@@ -140,7 +140,7 @@ static void check_op(struct op_call *c, float scale)
 		c->out = t_floats(len);
 		c->in_place = t_below(2);
 		memcpy(c->out, x, len * sizeof(float));
-		t_run(1 + t_below(4), run_op, c);
+		t_run(c->b, 1 + t_below(4), run_op, c);
 		check_truth(c, x);
 		check_untouched(c, x);
 		if (i == 2)
@@ -254,7 +254,7 @@ static void check_embed(const struct nsv_backend *b, const struct nsv_matrix *m)
 	nsv_dtype_row_len(m->dtype, m->n_in, &row_len);
 	for (int i = 0; i < 5; i++)
 		ids[i] = i == 0 ? (int32_t)m->n_out - 1 : (int32_t)t_below(m->n_out);
-	t_run(1 + t_below(4), embed_part, &c);
+	t_run(b, 1 + t_below(4), embed_part, &c);
 	for (int i = 0; i < 5; i++) {
 		nsv_ref_dequant(
 			m->dtype, (const char *)m->data + (size_t)ids[i] * row_len, want, m->n_in);
@@ -333,7 +333,7 @@ static void check_append(const struct nsv_backend *b, uint32_t dtype, bool dim_m
 	memset(c.v_pool, 0xff, pool_len);
 	c.k = k;
 	c.v = v;
-	t_run(1 + t_below(4), append_part, &c);
+	t_run(b, 1 + t_below(4), append_part, &c);
 	for (uint32_t r = 0; r < 5; r++)
 		for (uint32_t i = 0; i < 60; i++)
 			check_slot(&c, r, i / 20, i % 20);
