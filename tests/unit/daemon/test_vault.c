@@ -470,7 +470,7 @@ static void test_what_no_daemon_wrote(void **state)
 static struct rlimit leave_room(int n)
 {
 	struct rlimit old, now;
-	int fds[MAX_ROOM];
+	int fds[MAX_ROOM] = {0};
 
 	for (int i = 0; i < n; i++)
 		fds[i] = fcntl(manager.fd, F_DUPFD_CLOEXEC, 0);
