@@ -92,11 +92,19 @@ template <typename E> __device__ void head_in(float *x, const void *rows, int64_
 	__syncthreads();
 }
 
-template <typename E>
-__device__ void head_out(const float *x, void *to, int64_t at, int64_t stride, int n)
+template <typename E> __device__ void head_out_q(const float *x, void *to, int64_t at, int n)
 {
 	for (int i = threadIdx.x; i < n; i += N_THREAD)
-		static_cast<E *>(to)[at + i * stride] = from_float<E>(x[i]);
+		static_cast<E *>(to)[at + i] = from_float<E>(x[i]);
+}
+
+template <typename E>
+__device__ void head_out_kv(const float *x, const nsv_attn_shape &shape,
+	const nsv_kv_layout &layout, void *pool, int64_t slot, int head)
+{
+	E *to = static_cast<E *>(pool) + slot_at(shape, layout, slot, head);
+	for (int i = threadIdx.x; i < shape.head_dim; i += N_THREAD)
+		to[i * layout.dim_stride] = kv_from_float<E>(x[i]);
 }
 
 /* A head as e4m3: its bytes, and its scale among those of the block. */
@@ -127,8 +135,7 @@ __device__ void head_store(
 		head_out_packed(x, shape, layout, is_v ? args.kv.v_scales : args.kv.k_scales, pool,
 			slot, head);
 	else
-		head_out<E>(x, pool, slot_at(shape, layout, slot, head), layout.dim_stride,
-			shape.head_dim);
+		head_out_kv<E>(x, shape, layout, pool, slot, head);
 }
 
 template <typename E> __global__ void __launch_bounds__(N_THREAD) append_kernel(append_args args)
@@ -153,7 +160,7 @@ template <typename E> __global__ void __launch_bounds__(N_THREAD) append_kernel(
 	if (!is_v && in.n_rot)
 		rope(x, in.cs + (int64_t)row * in.n_rot, in.n_rot, in.neox);
 	if (is_q)
-		head_out<E>(x, in.q, at, 1, n);
+		head_out_q<E>(x, in.q, at, n);
 	else
 		head_store<E>(x, args, is_v, slot, head);
 }

@@ -189,6 +189,9 @@ static int alloc_work(struct nsv_cuda_attn *attn, struct nsv_err *err)
 	attn->partials = (float *)(attn->memory + off[PARTIALS]);
 	attn->shared_rows = (float *)(attn->memory + off[SHARED_ROWS]);
 	code = cudaMemset(attn->memory, 0, off[PARTIALS]);
+	/* A caller's stream need not wait for the default one. */
+	if (code == cudaSuccess)
+		code = cudaStreamSynchronize(0);
 	return code == cudaSuccess ? 0 : fail_runtime(code, "attention's working memory", err);
 }
 

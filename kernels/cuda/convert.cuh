@@ -2,6 +2,8 @@
 #ifndef NSV_KERNELS_CUDA_CONVERT_CUH
 #define NSV_KERNELS_CUDA_CONVERT_CUH
 
+#include "kernels/half.h"
+
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <cuda_fp8.h>
@@ -52,6 +54,19 @@ template <> __device__ __forceinline__ __half from_float<__half>(float x)
 template <> __device__ __forceinline__ __nv_bfloat16 from_float<__nv_bfloat16>(float x)
 {
 	return __float2bfloat16_rn(x);
+}
+
+/* As an element of K or V: what fp16 cannot hold becomes NaN, as nsv_f32_f16_kv (kernels/half.h)
+ * has it and says why. */
+template <typename E> __device__ __forceinline__ E kv_from_float(float x)
+{
+	return from_float<E>(x);
+}
+
+template <> __device__ __forceinline__ __half kv_from_float<__half>(float x)
+{
+	__half h = __float2half_rn(x);
+	return __hle(__habs(h), __ushort_as_half(NSV_F16_MAX)) ? h : __ushort_as_half(NSV_F16_NAN);
 }
 
 /* ---- e4m3 with a scale (nanoserve_cuda.h says which) */

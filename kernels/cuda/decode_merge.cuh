@@ -87,6 +87,7 @@ __device__ __forceinline__ float running_maximum(float x, int lane)
 /* Folding by one run: kept out of line, since it needs registers of its own. */
 template <typename E, int D, int MT> struct merger {
 	using C = config<D, MT>;
+	static_assert(C::rows * (ALONE_CHUNKS * 12 + 4) <= 2 * C::p_bytes, "all in the place of P");
 	layout<D, MT> smem;
 	merge_job job;
 	int32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -100,7 +101,9 @@ template <typename E, int D, int MT> struct merger {
 		return job.slots + (int64_t)chunk * job.slot_len;
 	}
 
-	/* (a, b) of a chunk and row, in the place of both P; the sums l lie behind all of these. */
+	/* (a, b) of a chunk and row, in the place of both P; the sums l lie behind all of these, the
+	 * rows' references behind those. Not in the place of maxima: a warp that has folded its part
+	 * goes on, and writes its next maxima before it waits for the others. */
 	__device__ uint32_t factor_at(int32_t i, int32_t row) const
 	{
 		return smem.p(0, 0) + (i * job.n_row + row) * 8;
@@ -109,6 +112,11 @@ template <typename E, int D, int MT> struct merger {
 	__device__ uint32_t sum_at(int32_t i, int32_t row) const
 	{
 		return factor_at(ALONE_CHUNKS, 0) + (i * job.n_row + row) * 4;
+	}
+
+	__device__ uint32_t reference_at(int32_t row) const
+	{
+		return sum_at(ALONE_CHUNKS, row);
 	}
 
 	/* The factors of fold() of a row's chunks, their sums, and the reference of all, to shared
@@ -125,7 +133,7 @@ template <typename E, int D, int MT> struct merger {
 			st_shared(sum_at(lane, row), l);
 		}
 		if (lane == 31)
-			st_shared(smem.row_max(0) + row * 4, seen);
+			st_shared(reference_at(row), seen);
 	}
 
 	/* Asks for this thread's part of a group of chunks: one group of copies, maybe empty. */
@@ -202,7 +210,7 @@ template <typename E, int D, int MT> struct merger {
 	__device__ void fold_row(int32_t row, int32_t dim, bool used) const
 	{
 		row_part r = {make_float4(0.0f, 0.0f, 0.0f, 0.0f), 0.0f};
-		float m = ld_shared(smem.row_max(0) + row * 4);
+		float m = ld_shared(reference_at(row));
 		for (int32_t c = 0; c < job.n_chunk; c += MERGE_GROUP) {
 			fetch(c + MERGE_GROUP, row * D + dim);
 			cp_async_wait<1>();

@@ -9,7 +9,7 @@
  * in two chunks, by a replayed graph over other lengths; keys that decide the answer at every block
  * and chunk edge. */
 #include "kernels/cuda/order.cuh"
-#include "tests/ops/cuda/cases.cuh"
+#include "tests/ops/cuda/steps.cuh"
 
 #include <time.h>
 
@@ -176,83 +176,15 @@ static void refusals(nsv_cuda *cuda)
 		"7 heads on 2");
 }
 
-/* Sets *ret_differs where x is not what y is. */
-__global__ void compare(const uint32_t *x, const uint32_t *y, size_t n, int *ret_differs)
-{
-	for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < n;
-		i += (size_t)gridDim.x * blockDim.x)
-		if (x[i] != y[i])
-			*ret_differs = 1;
-}
-
-/* Keeps blocks of threads waiting for a multiprocessor, each for another time. */
-__global__ void disturb(uint64_t seed, uint32_t max_cycles)
-{
-	extern __shared__ char taken[];
-	uint32_t wait = (uint32_t)(mix(seed + blockIdx.x) % max_cycles);
-	for (int64_t begin = clock64(); clock64() - begin < wait;)
-		taken[threadIdx.x] = 0;
-}
-
-static constexpr int STEPS_A_REPLAY = 100;
-
-/* A graph of steps, each compared with `first`. */
-static cudaGraphExec_t capture_steps(nsv_cuda_attn *attn, const test_case &t,
-	const nsv_cuda_batch &batch, const char *first, int *differs, cudaStream_t stream)
-{
-	cudaGraph_t graph;
-	cudaGraphExec_t exec;
-	nsv_err err;
-	CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal));
-	for (int i = 0; i < STEPS_A_REPLAY; i++) {
-		if (i % 10 == 0)
-			nsv_cuda_attn_plan(attn, &batch, stream, &err);
-		if (nsv_cuda_attn_run(attn, &batch, t.k, t.v, t.q, t.out, stream, &err) < 0)
-			exit(1);
-		compare<<<8, 256, 0, stream>>>(
-			(uint32_t *)t.out, (const uint32_t *)first, t.out_len / 4, differs);
-		CHECK(cudaMemsetAsync(t.out, 0xff, t.out_len, stream));
-	}
-	CHECK(cudaStreamEndCapture(stream, &graph));
-	CHECK(cudaGraphInstantiate(&exec, graph, 0));
-	CHECK(cudaGraphDestroy(graph));
-	return exec;
-}
-
-/* n steps on one stream while another takes multiprocessors away for random times: every output is
- * the same, whatever the order of arrivals. */
 static void steps(nsv_cuda *cuda, uint32_t n_query, int n)
 {
 	test_case t = {};
-	cudaStream_t stream, other;
 	set_shape(t, 3, 3, 64, 16, NSV_BF16, HEADS_FIRST);
 	for (uint32_t n_kv : {20000u, 777u, 5000u})
 		add_seq(t, n_kv, n_query);
 	scatter(t, 3);
 	put_on_device(t);
-	vector<char> truth = outputs(cuda, t, t.seqs, n_query);
-	char *first = upload(truth);
-	int differs = 0, *d_differs = upload(vector<int>{0});
-	nsv_cuda_batch batch = {t.d_seqs, t.d_tables, 3, t.table_stride, nullptr, 0};
-	nsv_cuda_attn *attn = make_attn(cuda, t, {3, n_query, t.max_kv, 0, 0});
-	CHECK(cudaStreamCreate(&stream));
-	CHECK(cudaStreamCreate(&other));
-	cudaGraphExec_t exec = capture_steps(attn, t, batch, first, d_differs, stream);
-	for (int i = 0; i < n; i += STEPS_A_REPLAY) {
-		disturb<<<1 + below(260), 128, 1024 * (1 + below(40)), other>>>(
-			rng(), 1000 + below(200000));
-		CHECK(cudaGraphLaunch(exec, stream));
-		if (i % (100 * STEPS_A_REPLAY) == 0)
-			CHECK(cudaDeviceSynchronize());
-	}
-	CHECK(cudaDeviceSynchronize());
-	CHECK(cudaMemcpy(&differs, d_differs, sizeof(differs), cudaMemcpyDeviceToHost));
-	verdict(!differs, describe(t) + ": one of many steps gave other bits");
-	printf("%d steps of %u rows a sequence\n", n, n_query);
-	CHECK(cudaGraphExecDestroy(exec));
-	CHECK(cudaStreamDestroy(stream));
-	CHECK(cudaStreamDestroy(other));
-	nsv_cuda_attn_free(attn);
+	check_steps(cuda, t, n);
 }
 
 static void edge_cases(nsv_cuda *cuda, int n_step)

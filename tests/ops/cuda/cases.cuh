@@ -208,16 +208,34 @@ inline nsv_cuda_attn *make_attn(nsv_cuda *cuda, const test_case &t, const nsv_cu
 	return attn;
 }
 
-inline void run(
+inline void must(int r, const test_case &t, const nsv_err &err)
+{
+	if (r < 0) {
+		printf("FAILED %s: %s\n", describe(t).c_str(), err.text);
+		exit(1);
+	}
+}
+
+inline void plan(
+	nsv_cuda_attn *attn, const test_case &t, const nsv_cuda_batch &batch, cudaStream_t stream)
+{
+	nsv_err err;
+	must(nsv_cuda_attn_plan(attn, &batch, stream, &err), t, err);
+}
+
+inline void run_layer(
 	nsv_cuda_attn *attn, const test_case &t, const nsv_cuda_batch &batch, cudaStream_t stream)
 {
 	nsv_err err;
 	const char *k = t.is_packed ? t.packed_k : t.k, *v = t.is_packed ? t.packed_v : t.v;
-	if (nsv_cuda_attn_plan(attn, &batch, stream, &err) < 0 ||
-		nsv_cuda_attn_run(attn, &batch, k, v, t.q, t.out, stream, &err) < 0) {
-		printf("FAILED %s: %s\n", describe(t).c_str(), err.text);
-		exit(1);
-	}
+	must(nsv_cuda_attn_run(attn, &batch, k, v, t.q, t.out, stream, &err), t, err);
+}
+
+inline void run(
+	nsv_cuda_attn *attn, const test_case &t, const nsv_cuda_batch &batch, cudaStream_t stream)
+{
+	plan(attn, t, batch, stream);
+	run_layer(attn, t, batch, stream);
 }
 
 /* The rows that `seqs` (in place of the case's own) make with `prefixes`, poisoned before. */

@@ -417,6 +417,49 @@ static void appends(nsv_cuda *cuda, arena &mem)
 		append(cuda, mem, make_case(NSV_BF16, packed, 64, true, false, 0));
 }
 
+/* Is fp16 element i of a pool what `want` is stored as? */
+static bool is_kv_of(const vector<uint8_t> &pool, size_t i, double want)
+{
+	uint16_t bits;
+	memcpy(&bits, &pool[i * 2], 2);
+	if (!(fabs(want) <= 65536.0))
+		return bits == NSV_F16_NAN;
+	if (fabs(want) >= 65472.0) /* two roundings decide */
+		return bits == NSV_F16_NAN || (bits & 0x7fff) == NSV_F16_MAX;
+	return is_close({want}, pool, NSV_F16, i, 1);
+}
+
+/* K and V that fp16 does not hold: NaN, as the CPU stores them, and never infinity. */
+static void beyond_f16(nsv_cuda *cuda, arena &mem)
+{
+	static const float edges[] = {65504.0f, -65504.0f, INFINITY, -INFINITY, NAN, 40000.0f};
+	append_case c = make_case(NSV_F16, false, 64, true, false, 64);
+	append_data x = draw(c);
+	uint32_t d = c.shape.head_dim, k = c.shape.n_head, v = k + c.shape.n_kv_head;
+	for (uint32_t r = 0; r < c.n_row; r++)
+		for (uint32_t i = k * d; i < x.width; i += 1 + rng() % 8)
+			set_element(x.rows, NSV_F16, r * x.width + i, edges[rng() % 6]);
+	run_append(cuda, mem, c, x);
+	bool k_ok = true, v_ok = true;
+	size_t n_nan = 0;
+	for (uint32_t r = 0; r < c.n_row; r++)
+		for (uint32_t h = 0; x.slots[r] >= 0 && h < c.shape.n_kv_head; h++) {
+			vector<double> want = turned(c, x, r, k + h, false);
+			size_t at = place_of(c, c.shape.k, x.slots[r], h);
+			for (uint32_t i = 0; i < d; i++) {
+				size_t from = r * x.width + (v + h) * d + i;
+				float f = (float)element(x.rows, NSV_F16, from);
+				uint16_t bits;
+				memcpy(&bits, &x.v[(at + i) * 2], 2);
+				v_ok = v_ok && bits == nsv_f32_f16_kv(f);
+				n_nan += bits == NSV_F16_NAN;
+				k_ok = k_ok && is_kv_of(x.k, at + i, want[i]);
+			}
+		}
+	verdict(k_ok, "K beyond fp16 is NaN");
+	verdict(v_ok && n_nan > 0, "V beyond fp16 is what the CPU stores");
+}
+
 int main(int argc, char **argv)
 {
 	uint64_t seed = argc > 1 ? strtoull(argv[1], nullptr, 0) : (uint64_t)time(nullptr);
@@ -440,6 +483,7 @@ int main(int argc, char **argv)
 	adoption(cuda);
 	copies(cuda);
 	appends(cuda, mem);
+	beyond_f16(cuda, mem);
 	nsv_cuda_close(cuda);
 	printf("%d passed, %d failed\n", n_passed, n_failed);
 	return n_failed != 0;
