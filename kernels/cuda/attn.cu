@@ -96,12 +96,10 @@ static bool is_packed(const struct nsv_cuda_attn *attn)
 	return attn->kv.dtype == NSV_CUDA_KV_E4M3;
 }
 
-/* Packed heads are addressed by 32 bits from their block, and blocks by a stride of 32 bits. */
-static bool packed_fits(const struct nsv_attn_shape *shape, const struct nsv_kv_layout *layout)
+/* Can the scales of tokens be fetched in 16-byte pieces? */
+static bool scales_fit_pieces(const struct nsv_cuda_kv *kv)
 {
-	int64_t limit = INT32_MAX;
-	return layout->tok_stride <= limit && layout->block_stride <= limit &&
-	       layout->head_stride * shape->n_kv_head <= limit;
+	return kv->k_scales % 16 == 0 && kv->v_scales % 16 == 0;
 }
 
 static enum nsv_cuda_path choose_path(
@@ -111,8 +109,7 @@ static enum nsv_cuda_path choose_path(
 	int64_t unit = packed ? 16 : 8;
 	bool fits = shape->kv_dtype != NSV_F32 && shape->head_dim % unit == 0 &&
 		    shape->head_dim <= 256 && layout_fits(shape, &shape->k, unit) &&
-		    layout_fits(shape, &shape->v, unit) &&
-		    (!packed || (packed_fits(shape, &shape->k) && packed_fits(shape, &shape->v)));
+		    layout_fits(shape, &shape->v, unit) && (!packed || scales_fit_pieces(kv));
 	return fits ? NSV_CUDA_PATH_TENSOR : NSV_CUDA_PATH_GENERIC;
 }
 
@@ -249,14 +246,14 @@ static int check_new(const struct nsv_attn_shape *shape, const struct nsv_cuda_k
 		limits->max_kv > INT32_MAX / 2 || limits->max_query > limits->max_kv ||
 		shape->window > INT32_MAX / 2)
 		return nsv_fail(err, -EINVAL, "attention: limits of zero or beyond 2^30 keys");
+	if (kv->dtype == NSV_CUDA_KV_E4M3 && !scales_fit(shape, kv))
+		return nsv_fail(err, -EINVAL, "attention: scales that are not whole floats apart");
 	if (limits->max_prefix && (shape->window || !limits->max_shared_row))
 		return nsv_fail(err, -EINVAL, "attention: prefixes of %s",
 			shape->window ? "a sliding window" : "no rows");
 	if (limits->max_prefix && choose_path(shape, kv) != NSV_CUDA_PATH_TENSOR)
 		return nsv_fail(
 			err, -ENOTSUP, "attention: prefixes of a shape not for tensor cores");
-	if (kv->dtype == NSV_CUDA_KV_E4M3 && !scales_fit(shape, kv))
-		return nsv_fail(err, -EINVAL, "attention: scales that are not whole floats apart");
 	return 0;
 }
 
@@ -354,22 +351,32 @@ static int32_t log2_u32(uint32_t x)
 	return 31 - __builtin_clz(x);
 }
 
-/* The map (dim, token, head, block) of a pool, boxes of 64 dims and up to 64 tokens. */
+static CUtensorMapDataType element_type(const struct nsv_cuda_attn *attn)
+{
+	if (is_packed(attn))
+		return CU_TENSOR_MAP_DATA_TYPE_UINT8;
+	return attn->shape.kv_dtype == NSV_F16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16
+					       : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
+}
+
+/* The map (dim, token, head, block) of a pool, boxes of 128 bytes (of 64 where a head has no more)
+ * and up to 64 tokens. */
 static int make_map(const struct nsv_cuda_attn *attn, const struct nsv_kv_layout *layout,
 	const void *pool, CUtensorMap *ret_map, struct nsv_err *err)
 {
 	const struct nsv_attn_shape *shape = &attn->shape;
-	bool f16 = shape->kv_dtype == NSV_F16;
+	cuuint64_t elem = is_packed(attn) ? 1 : 2;
+	cuuint32_t row = (cuuint32_t)(attn->own.config.dim_pad * elem);
 	cuuint64_t dims[4] = {shape->head_dim, shape->block_size, shape->n_kv_head, shape->n_block};
-	cuuint64_t strides[3] = {(cuuint64_t)layout->tok_stride * 2,
-		(cuuint64_t)layout->head_stride * 2, (cuuint64_t)layout->block_stride * 2};
-	cuuint32_t box[4] = {64, shape->block_size < TILE ? shape->block_size : TILE, 1, 1};
+	cuuint64_t strides[3] = {(cuuint64_t)layout->tok_stride * elem,
+		(cuuint64_t)layout->head_stride * elem, (cuuint64_t)layout->block_stride * elem};
+	cuuint32_t box[4] = {(cuuint32_t)((row < 128 ? row : 128) / elem),
+		shape->block_size < TILE ? shape->block_size : TILE, 1, 1};
 	cuuint32_t ones[4] = {1, 1, 1, 1};
-	CUresult code = attn->cuda->driver.tensor_map(ret_map,
-		f16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 4,
-		(void *)pool, dims, strides, box, ones, CU_TENSOR_MAP_INTERLEAVE_NONE,
-		CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_NONE,
-		CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+	CUresult code = attn->cuda->driver.tensor_map(ret_map, element_type(attn), 4, (void *)pool,
+		dims, strides, box, ones, CU_TENSOR_MAP_INTERLEAVE_NONE,
+		row < 128 ? CU_TENSOR_MAP_SWIZZLE_64B : CU_TENSOR_MAP_SWIZZLE_128B,
+		CU_TENSOR_MAP_L2_PROMOTION_NONE, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
 	if (code != CUDA_SUCCESS)
 		return nsv_fail(
 			err, -EINVAL, "attention: the copy engine refuses the pool's layout");
@@ -389,14 +396,12 @@ static int run_generic(const struct nsv_cuda_attn *attn, const struct nsv_cuda_b
 		batch->n_seq, stream);
 }
 
-/* The copy engine's maps; none where K and V are packed. */
+/* The copy engine's maps. */
 static int make_maps(const struct nsv_cuda_attn *attn, const void *k, const void *v,
 	attn_args *args, struct nsv_err *err)
 {
 	if (is_packed(attn) && ((uintptr_t)k | (uintptr_t)v) % 16)
 		return nsv_fail(err, -EINVAL, "attention: K or V at no whole 16 bytes");
-	if (is_packed(attn))
-		return 0;
 	int r = make_map(attn, &attn->shape.k, k, &args->k, err);
 	return r < 0 ? r : make_map(attn, &attn->shape.v, v, &args->v, err);
 }

@@ -28,8 +28,8 @@ namespace nsv
 constexpr int MAX_LOOKS = 64; /* for the other runs of an item, once ours is over */
 
 /* Running values of a thread: rows lane/4 and lane/4 + 8 of each row tile, its warp's dims. */
-template <int D, int MT> struct accum {
-	using C = config<D, MT>;
+template <int D, int MT, bool PACKED> struct accum {
+	using C = config<D, MT, PACKED>;
 	float o[MT][C::n_frag][4];
 	float l[MT][4]; /* l[0] and l[2] are the sums of the two rows */
 	float m[MT][2];
@@ -83,10 +83,10 @@ template <int D, int MT> struct accum {
 	}
 };
 
-template <typename E, int D, int MT> struct consumer {
-	using C = config<D, MT>;
+template <typename E, int D, int MT, bool PACKED> struct consumer {
+	using C = config<D, MT, PACKED>;
 	const decode_args &args;
-	const layout<D, MT> &smem;
+	const layout<D, MT, PACKED> &smem;
 	const piece *p = nullptr; /* the piece in hand, in shared memory */
 	tile_range keys, inner;	  /* of it */
 	uint32_t q_buf;
@@ -94,17 +94,35 @@ template <typename E, int D, int MT> struct consumer {
 	uint32_t q[C::q_in_regs ? D / 16 : 1][4];
 	ring_at ring;
 	int parity = 0;
-	accum<D, MT> acc;
+	accum<D, MT, PACKED> acc;
 
-	__device__ consumer(const decode_args &a, const layout<D, MT> &s) : args(a), smem(s)
+	__device__ consumer(const decode_args &a, const layout<D, MT, PACKED> &s) : args(a), smem(s)
 	{
 	}
 
-	__device__ __forceinline__ uint32_t q_addr(int mt, int ks) const
+	/* A of q.k: slice ks of a tile of rows. */
+	__device__ __forceinline__ void q_frag(uint32_t a[4], int mt, int ks) const
 	{
-		uint32_t row = mt * 16 + (lane & 15);
-		return q_buf + ks / 4 * (C::rows * ROW_BYTES) +
-		       swizzle(row, ks % 4 * 2 + (lane >> 4));
+		uint32_t panel = q_buf + ks / 4 * (C::rows * ROW_BYTES);
+		if constexpr (PACKED)
+			packed_q_frag(a, panel, mt, ks);
+		else
+			ldmatrix_x4(a,
+				panel + swizzle(mt * 16 + (lane & 15), ks % 4 * 2 + (lane >> 4)));
+	}
+
+	/* Of four dims a lane. */
+	__device__ __forceinline__ void packed_q_frag(
+		uint32_t a[4], uint32_t panel, int mt, int ks) const
+	{
+#pragma unroll
+		for (int half = 0; half < 2; half++) {
+			uint32_t row = mt * 16 + half * 8 + (lane >> 2);
+			float2 x = ld_shared2(panel + swizzle(row, ks % 4 * 2 + (lane >> 1 & 1)) +
+					      (lane & 1) * 8);
+			a[half] = __float_as_uint(x.x);
+			a[half + 2] = __float_as_uint(x.y);
+		}
 	}
 
 	__device__ __forceinline__ void begin_piece(const piece *at, uint32_t buf)
@@ -116,16 +134,52 @@ template <typename E, int D, int MT> struct consumer {
 		if constexpr (C::q_in_regs) {
 #pragma unroll
 			for (int ks = 0; ks < D / 16; ks++)
-				ldmatrix_x4(q[ks], q_addr(0, ks));
+				q_frag(q[ks], 0, ks);
 		}
+	}
+
+	/* B of q.k: N slices from k0 on of this warp's first 8 keys, and of the others. */
+	template <int N> __device__ __forceinline__ void key_frags(uint32_t b[N][4], int k0) const
+	{
+		uint32_t slot = smem.slot(ring.i), half = lane >> 3 & 1;
+		uint32_t row = warp * 16 + (lane & 7) + (lane >> 4 << 3);
+		if constexpr (PACKED)
+			packed_key_frags<N>(b, slot, row, k0 + half);
+		else
+#pragma unroll
+			for (int i = 0; i < N; i++)
+				ldmatrix_x4(b[i], smem.piece_at(slot, row, (k0 + i) * 2 + half));
+	}
+
+	template <int N>
+	__device__ __forceinline__ void packed_key_frags(
+		uint32_t b[N][4], uint32_t slot, uint32_t row, uint32_t piece) const
+	{
+		uint32_t x[N / 2][4], scales[2];
+#pragma unroll
+		for (int i = 0; i < N / 2; i++)
+			ldmatrix_x4(x[i], smem.piece_at(slot, row, piece + i * 2));
+#pragma unroll
+		for (int h = 0; h < 2; h++) {
+			float scale = ld_shared(
+				smem.scales(ring.i) + (warp * 16 + h * 8 + (lane >> 2)) * 4);
+			scales[h] = widening<E>::scales(scale, scale);
+		}
+#pragma unroll
+		for (int i = 0; i < N; i++)
+#pragma unroll
+			for (int h = 0; h < 2; h++) {
+				uint32_t bytes = x[i / 2][h * 2 + i % 2];
+				b[i][h * 2] = widen<E, 0, 1>(bytes, scales[h]);
+				b[i][h * 2 + 1] = widen<E, 2, 3>(bytes, scales[h]);
+			}
 	}
 
 	/* S of this warp's 16 keys. */
 	__device__ __forceinline__ void scores(float s[MT][2][4])
 	{
-		constexpr int batch = MT == 1 ? 8 : 4; /* slices whose fragments are under way */
-		uint32_t k_slot = smem.slot(ring.i);
-		uint32_t row = warp * 16 + (lane & 7) + (lane >> 4 << 3), half = lane >> 3 & 1;
+		/* Slices whose fragments are under way. */
+		constexpr int batch = MT == 1 && D > 64 ? 8 : 4;
 #pragma unroll
 		for (int mt = 0; mt < MT; mt++)
 #pragma unroll
@@ -134,17 +188,14 @@ template <typename E, int D, int MT> struct consumer {
 #pragma unroll
 		for (int k0 = 0; k0 < D / 16; k0 += batch) {
 			uint32_t b[batch][4];
+			key_frags<batch>(b, k0);
 #pragma unroll
-			for (int i = 0; i < batch && k0 + i < D / 16; i++)
-				ldmatrix_x4(b[i], k_slot + (k0 + i) / 4 * PANEL_BYTES +
-							  swizzle(row, (k0 + i) % 4 * 2 + half));
-#pragma unroll
-			for (int i = 0; i < batch && k0 + i < D / 16; i++)
+			for (int i = 0; i < batch; i++)
 #pragma unroll
 				for (int mt = 0; mt < MT; mt++) {
 					uint32_t a[4];
 					if constexpr (!C::q_in_regs)
-						ldmatrix_x4(a, q_addr(mt, k0 + i));
+						q_frag(a, mt, k0 + i);
 					const uint32_t *qa = C::q_in_regs ? q[k0 + i] : a;
 					elem<E>::mma(s[mt][0], qa, b[i][0], b[i][1]);
 					elem<E>::mma(s[mt][1], qa, b[i][2], b[i][3]);
@@ -260,26 +311,69 @@ template <typename E, int D, int MT> struct consumer {
 		}
 	}
 
-	/* Keys of a V slot that no row sees may hold anything: make them zeros. */
+	/* Keys of a V slot that no row sees may hold anything: make them, or their scales where
+	 * these are what may be no number, zeros. */
 	__device__ __forceinline__ void clear_unseen(int32_t tile)
 	{
 		int32_t begin = keys.begin - tile * TILE, end = keys.end - tile * TILE;
 		if (begin <= 0 && end >= TILE)
 			return;
-		uint32_t v_slot = smem.slot(ring.i);
-		for (int i = threadIdx.x; i < C::slot_bytes / 16; i += N_CONSUMER) {
-			int32_t row = i / 8 % TILE;
-			if (row < begin || row >= end)
-				st_shared(v_slot + i * 16, make_float4(0.0f, 0.0f, 0.0f, 0.0f));
+		uint32_t at = PACKED ? smem.scales(ring.i) : smem.slot(ring.i);
+		constexpr int n = PACKED ? TILE : C::slot_bytes / 16;
+		for (int i = threadIdx.x; i < n; i += N_CONSUMER) {
+			int32_t row = PACKED ? i : i / 8 % TILE;
+			if (row >= begin && row < end)
+				continue;
+			if constexpr (PACKED)
+				st_shared(at + i * 4, 0.0f);
+			else
+				st_shared(at + i * 16, make_float4(0.0f, 0.0f, 0.0f, 0.0f));
 		}
 		async_proxy_fence();
 		named_barrier(CONSUMERS, N_CONSUMER);
 	}
 
+	/* B of P V: slice ks of a tile's keys, for all dims of this warp. `bytes`: those of two
+	 * slices, read with the first. */
+	__device__ __forceinline__ void value_frags(
+		uint32_t b[C::n_frag / 2][4], uint32_t bytes[C::n_frag / 2][4], int ks) const
+	{
+		if constexpr (PACKED)
+			packed_value_frags(b, bytes, ks);
+		else
+#pragma unroll
+			for (int f = 0; f < C::n_frag / 2; f++)
+				ldmatrix_x4_trans(b[f],
+					smem.piece_at(smem.slot(ring.i), ks * 16 + (lane & 15),
+						(warp * C::n_frag / 2 + f) * 2 + (lane >> 4)));
+	}
+
+	__device__ __forceinline__ void packed_value_frags(
+		uint32_t b[C::n_frag / 2][4], uint32_t bytes[C::n_frag / 2][4], int ks) const
+	{
+		uint32_t slot = smem.slot(ring.i);
+		if (ks % 2 == 0)
+#pragma unroll
+			for (int f = 0; f < C::n_frag / 2; f++)
+				ldmatrix_x4_trans(bytes[f], smem.piece_at(slot, ks * 16 + lane,
+								    warp * C::n_frag / 2 + f));
+#pragma unroll
+		for (int h = 0; h < 2; h++) {
+			float2 scale = ld_shared2(
+				smem.scales(ring.i) + (ks * 16 + h * 8 + (lane & 3) * 2) * 4);
+			uint32_t scales = widening<E>::scales(scale.x, scale.y);
+#pragma unroll
+			for (int f = 0; f < C::n_frag / 2; f++) {
+				b[f][h] = widen<E, 0, 2>(bytes[f][ks % 2 * 2 + h], scales);
+				b[f][h + 2] = widen<E, 1, 3>(bytes[f][ks % 2 * 2 + h], scales);
+			}
+		}
+	}
+
 	/* O += P V and l += P 1 of tile i of a step, on this warp's dims. */
 	__device__ __forceinline__ void products(int i)
 	{
-		uint32_t v_slot = smem.slot(ring.i), ones = elem<E>::ones;
+		uint32_t ones = elem<E>::ones, bytes[C::n_frag / 2][4];
 #pragma unroll
 		for (int ks = 0; ks < TILE / 16; ks++) {
 			uint32_t a[MT][4], b[C::n_frag / 2][4];
@@ -288,14 +382,7 @@ template <typename E, int D, int MT> struct consumer {
 				ldmatrix_x4(
 					a[mt], smem.p(parity, i) + swizzle(mt * 16 + (lane & 15),
 									   ks * 2 + (lane >> 4)));
-#pragma unroll
-			for (int f = 0; f < C::n_frag / 2; f++) {
-				uint32_t dim = warp * C::dims_warp + f * 16;
-				ldmatrix_x4_trans(
-					b[f], v_slot + dim / PANEL_DIMS * PANEL_BYTES +
-						      swizzle(ks * 16 + (lane & 15),
-							      dim % PANEL_DIMS / 8 + (lane >> 4)));
-			}
+			value_frags(b, bytes, ks);
 #pragma unroll
 			for (int mt = 0; mt < MT; mt++) {
 				elem<E>::mma(acc.l[mt], a[mt], ones, ones);
@@ -350,9 +437,23 @@ template <typename E, int D, int MT> struct consumer {
 		parity ^= 1;
 	}
 
+	/* The first of two dims of O that a thread has next to each other: pair f, of lane `at`. */
+	__device__ __forceinline__ int32_t pair_dim(int f, int at) const
+	{
+		return warp * C::dims_warp +
+		       (PACKED ? f / 2 * 16 + (at & 3) * 4 + f % 2 * 2 : f * 8 + (at & 3) * 2);
+	}
+
+	/* One of its two values, in the upper or lower row. */
+	template <typename A>
+	static __device__ __forceinline__ auto &pair_value(A &a, int mt, int half, int f, int i)
+	{
+		return PACKED ? a.o[mt][f / 2 * 2 + i][half * 2 + f % 2] : a.o[mt][f][half * 2 + i];
+	}
+
 	/* Calls put(row of the item, dim, two values) for what this thread holds of `a`. */
 	template <typename F>
-	__device__ __forceinline__ void each(const accum<D, MT> &a, F put) const
+	__device__ __forceinline__ void each(const accum<D, MT, PACKED> &a, F put) const
 	{
 		int at = opaque(lane);
 #pragma unroll
@@ -364,13 +465,12 @@ template <typename E, int D, int MT> struct consumer {
 					continue;
 #pragma unroll
 				for (int f = 0; f < C::n_frag; f++)
-					put(row, warp * C::dims_warp + f * 8 + (at & 3) * 2,
-						a.o[mt][f][half * 2], a.o[mt][f][half * 2 + 1],
-						a.l[mt][half * 2]);
+					put(row, pair_dim(f, at), pair_value(a, mt, half, f, 0),
+						pair_value(a, mt, half, f, 1), a.l[mt][half * 2]);
 			}
 	}
 
-	__device__ void put_partial(const accum<D, MT> &a, float *slot) const
+	__device__ void put_partial(const accum<D, MT, PACKED> &a, float *slot) const
 	{
 		each(a, [&](int32_t row, int32_t dim, float x, float y, float) {
 			__stcg(reinterpret_cast<float2 *>(slot + row * D + dim), make_float2(x, y));
@@ -389,7 +489,7 @@ template <typename E, int D, int MT> struct consumer {
 			}
 	}
 
-	__device__ void put_shared(const accum<D, MT> &a, const out_rows &out) const
+	__device__ void put_shared(const accum<D, MT, PACKED> &a, const out_rows &out) const
 	{
 		each(a, [&](int32_t row, int32_t dim, float x, float y, float) {
 			__stcg(reinterpret_cast<float2 *>(out.shared<D>(row) + dim),
@@ -408,7 +508,7 @@ template <typename E, int D, int MT> struct consumer {
 	}
 
 	/* What a prefix has of the item's rows, in place of the chunks that it stands for. */
-	__device__ void get_shared(accum<D, MT> &a) const
+	__device__ void get_shared(accum<D, MT, PACKED> &a) const
 	{
 		out_rows from(args, *p);
 		from.out = reinterpret_cast<char *>(args.shared);
@@ -424,18 +524,17 @@ template <typename E, int D, int MT> struct consumer {
 				float2 ml = __ldcg(reinterpret_cast<const float2 *>(o + D));
 				a.m[mt][half] = ml.x;
 				a.l[mt][half * 2] = ml.y;
-				o += warp * C::dims_warp + (at & 3) * 2;
 #pragma unroll
 				for (int f = 0; f < C::n_frag; f++) {
-					float2 x =
-						__ldcg(reinterpret_cast<const float2 *>(o + f * 8));
-					a.o[mt][f][half * 2] = x.x;
-					a.o[mt][f][half * 2 + 1] = x.y;
+					float2 x = __ldcg(reinterpret_cast<const float2 *>(
+						o + pair_dim(f, at)));
+					pair_value(a, mt, half, f, 0) = x.x;
+					pair_value(a, mt, half, f, 1) = x.y;
 				}
 			}
 	}
 
-	__device__ void put_rows(const accum<D, MT> &a) const
+	__device__ void put_rows(const accum<D, MT, PACKED> &a) const
 	{
 		out_rows out(args, *p);
 		if (out.is_shared)
@@ -468,12 +567,13 @@ template <typename E, int D, int MT> struct consumer {
 
 /* A chunk at a time: folded where the item's first tile is ours, else left as a partial. What is
  * folded of an item that goes on takes the place of its last chunk. */
-template <typename E, int D, int MT> __device__ void consumer<E, D, MT>::run_piece()
+template <typename E, int D, int MT, bool PACKED>
+__device__ void consumer<E, D, MT, PACKED>::run_piece()
 {
 	tile_range tiles = p->tiles;
 	bool begins = p->run.begin == p->line.begin, ends = p->run.end == p->line.end;
 	int32_t chunk0 = tile_chunk(p->line.begin);
-	accum<D, MT> total;
+	accum<D, MT, PACKED> total;
 	total.reset();
 	if (begins && args.shape.part == OWN_KEYS && p->seq.n_shared > 0)
 		get_shared(total);
@@ -500,8 +600,8 @@ template <typename E, int D, int MT> __device__ void consumer<E, D, MT>::run_pie
 
 /* Counts the run's tiles of an item as done; true when all of the item's are. A run that has no
  * more work waits a little for that where it may take part in what follows. */
-template <typename E, int D, int MT>
-__device__ bool consumer<E, D, MT>::count_done(split_state *state) const
+template <typename E, int D, int MT, bool PACKED>
+__device__ bool consumer<E, D, MT, PACKED>::count_done(split_state *state) const
 {
 	uint32_t n = p->run.end - p->run.begin, all = p->line.end - p->line.begin;
 	__threadfence();
@@ -516,8 +616,8 @@ __device__ bool consumer<E, D, MT>::count_done(split_state *state) const
 }
 
 /* The last run to be through with an item leaves its state as it was. */
-template <typename E, int D, int MT>
-__device__ void consumer<E, D, MT>::leave(split_state *state) const
+template <typename E, int D, int MT, bool PACKED>
+__device__ void consumer<E, D, MT, PACKED>::leave(split_state *state) const
 {
 	uint32_t n = p->run.end - p->run.begin, all = p->line.end - p->line.begin;
 	__threadfence();
@@ -526,8 +626,8 @@ __device__ void consumer<E, D, MT>::leave(split_state *state) const
 }
 
 /* Takes slices of the merge until there are none. */
-template <typename E, int D, int MT>
-__device__ void consumer<E, D, MT>::take_slices(split_state *state, const merge_job &job)
+template <typename E, int D, int MT, bool PACKED>
+__device__ void consumer<E, D, MT, PACKED>::take_slices(split_state *state, const merge_job &job)
 {
 	__shared__ uint32_t next;
 	for (uint32_t n_slice = (job.n_row * D + SLICE - 1) / SLICE;;) {
@@ -536,13 +636,14 @@ __device__ void consumer<E, D, MT>::take_slices(split_state *state, const merge_
 		named_barrier(CONSUMERS, N_CONSUMER);
 		if (next >= n_slice)
 			return;
-		merge_slice<E, D, MT>(smem, job, next);
+		merge_slice<E, D, MT, PACKED>(smem, job, next);
 	}
 }
 
 /* A run is through with its part of a split item: few partials are folded by the last to arrive,
  * of many each run that is there then takes slices. */
-template <typename E, int D, int MT> __device__ void consumer<E, D, MT>::arrive()
+template <typename E, int D, int MT, bool PACKED>
+__device__ void consumer<E, D, MT, PACKED>::arrive()
 {
 	__shared__ uint32_t is_done;
 	split_state *state = args.splits + p->split;
@@ -553,7 +654,7 @@ template <typename E, int D, int MT> __device__ void consumer<E, D, MT>::arrive(
 	if (is_done && is_shared())
 		take_slices(state, merge_job(args, *p));
 	else if (is_done)
-		merge<E, D, MT>(smem, merge_job(args, *p));
+		merge<E, D, MT, PACKED>(smem, merge_job(args, *p));
 	if (threadIdx.x > 0)
 		return;
 	if (is_shared())
@@ -562,10 +663,11 @@ template <typename E, int D, int MT> __device__ void consumer<E, D, MT>::arrive(
 		state->done = 0;
 }
 
-template <typename E, int D, int MT>
-__device__ void consume(const decode_args &args, const layout<D, MT> &smem, const piece *pieces)
+template <typename E, int D, int MT, bool PACKED>
+__device__ void consume(
+	const decode_args &args, const layout<D, MT, PACKED> &smem, const piece *pieces)
 {
-	consumer<E, D, MT> c(args, smem);
+	consumer<E, D, MT, PACKED> c(args, smem);
 	for (ring_at q_ring;; q_ring.next(2)) {
 		mbar_wait(smem.q_full(q_ring.i), q_ring.round);
 		if (pieces[q_ring.i].item < 0)
@@ -579,20 +681,18 @@ __device__ void consume(const decode_args &args, const layout<D, MT> &smem, cons
 }
 
 template <typename E, int D, int MT, bool PACKED>
-__global__ void __launch_bounds__(role<D, MT, PACKED>::n_thread, (role<D, MT, PACKED>::per_sm))
+__global__ void __launch_bounds__(N_THREAD, (config<D, MT, PACKED>::per_sm))
 	decode_kernel(const __grid_constant__ decode_args args)
 {
-	using C = config<D, MT>;
+	using C = config<D, MT, PACKED>;
 	extern __shared__ char raw[];
 	__shared__ piece pieces[2];
-	layout<D, MT> smem = {(smem_addr(raw) + 1023) & ~1023u};
+	layout<D, MT, PACKED> smem = {(smem_addr(raw) + 1023) & ~1023u};
 	if (threadIdx.x == N_CONSUMER) {
-		if (!PACKED) {
-			tma_prefetch_map(&args.k);
-			tma_prefetch_map(&args.v);
-		}
+		tma_prefetch_map(&args.k);
+		tma_prefetch_map(&args.v);
 		for (int i = 0; i < C::n_slot; i++) {
-			mbar_init(smem.full(i), PACKED ? N_LOADER : 1);
+			mbar_init(smem.full(i), 1);
 			mbar_init(smem.empty(i), N_WARP);
 		}
 		for (int i = 0; i < 2; i++) {
@@ -603,14 +703,11 @@ __global__ void __launch_bounds__(role<D, MT, PACKED>::n_thread, (role<D, MT, PA
 	}
 	__syncthreads();
 	if (threadIdx.x >= N_CONSUMER) {
-		if constexpr (PACKED)
-			packed_producer<E, D, MT>(args, smem, pieces).run();
-		else
-			producer<D, MT>(args, smem, pieces).run();
+		producer<D, MT, PACKED>(args, smem, pieces).run();
 	} else {
 		grid_wait();
 		grid_launch_next();
-		consume<E, D, MT>(args, smem, pieces);
+		consume<E, D, MT, PACKED>(args, smem, pieces);
 	}
 }
 
@@ -619,36 +716,43 @@ __global__ void __launch_bounds__(role<D, MT, PACKED>::n_thread, (role<D, MT, PA
 using kernel_fn = void (*)(const decode_args);
 
 struct instance {
-	int32_t dim_pad, row_tiles, smem_bytes;
-	int32_t per_sm[2], n_thread[2]; /* as K and V are, packed */
-	kernel_fn fn[4];		/* bf16, fp16; then packed */
+	int32_t dim_pad, row_tiles, smem_bytes, per_sm;
+	bool packed;
+	kernel_fn fn[2]; /* bf16, fp16 */
 };
 
-template <int D, int MT> constexpr instance make_instance()
+template <int D, int MT, bool PACKED> constexpr instance make_instance()
 {
-	return {D, MT, config<D, MT>::smem_bytes,
-		{role<D, MT, false>::per_sm, role<D, MT, true>::per_sm},
-		{role<D, MT, false>::n_thread, role<D, MT, true>::n_thread},
-		{decode_kernel<__nv_bfloat16, D, MT, false>, decode_kernel<__half, D, MT, false>,
-			decode_kernel<__nv_bfloat16, D, MT, true>,
-			decode_kernel<__half, D, MT, true>}};
+	using C = config<D, MT, PACKED>;
+	return {D, MT, C::smem_bytes, C::per_sm, PACKED,
+		{decode_kernel<__nv_bfloat16, D, MT, PACKED>,
+			decode_kernel<__half, D, MT, PACKED>}};
 }
 
 static const instance instances[] = {
-	make_instance<64, 1>(),
-	make_instance<64, 2>(),
-	make_instance<64, 4>(),
-	make_instance<128, 1>(),
-	make_instance<128, 2>(),
-	make_instance<128, 4>(),
-	make_instance<256, 1>(),
-	make_instance<256, 2>(),
+	make_instance<64, 1, false>(),
+	make_instance<64, 2, false>(),
+	make_instance<64, 4, false>(),
+	make_instance<128, 1, false>(),
+	make_instance<128, 2, false>(),
+	make_instance<128, 4, false>(),
+	make_instance<256, 1, false>(),
+	make_instance<256, 2, false>(),
+	make_instance<64, 1, true>(),
+	make_instance<64, 2, true>(),
+	make_instance<64, 4, true>(),
+	make_instance<128, 1, true>(),
+	make_instance<128, 2, true>(),
+	make_instance<128, 4, true>(),
+	make_instance<256, 1, true>(),
+	make_instance<256, 2, true>(),
 };
 
 static const instance *find_instance(const decode_config &config)
 {
 	for (const instance &i : instances)
-		if (i.dim_pad == config.dim_pad && i.row_tiles == config.row_tiles)
+		if (i.dim_pad == config.dim_pad && i.row_tiles == config.row_tiles &&
+			i.packed == config.packed)
 			return &i;
 	return nullptr;
 }
@@ -668,7 +772,7 @@ int decode_load()
 int32_t decode_n_block(const decode_config &config, int n_sm)
 {
 	const instance *i = find_instance(config);
-	return i ? n_sm * i->per_sm[config.packed] : 0;
+	return i ? n_sm * i->per_sm : 0;
 }
 
 int decode_launch(const decode_config &config, const decode_args &args, int32_t n_block, bool early,
@@ -677,8 +781,8 @@ int decode_launch(const decode_config &config, const decode_args &args, int32_t 
 	const instance *i = find_instance(config);
 	if (!i)
 		return -ENOTSUP;
-	launch_shape shape = {n_block, i->n_thread[config.packed], i->smem_bytes, early};
-	return launch_kernel(i->fn[config.packed * 2 + config.f16], args, shape, stream);
+	launch_shape shape = {n_block, N_THREAD, i->smem_bytes, early};
+	return launch_kernel(i->fn[config.f16], args, shape, stream);
 }
 
 } // namespace nsv

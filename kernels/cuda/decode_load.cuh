@@ -9,34 +9,58 @@
 namespace nsv
 {
 
-/* The boxes of one slot, a lane each. */
-template <int D, int MT>
-__device__ __forceinline__ void load_slot(const decode_args &args, const CUtensorMap *map,
-	const layout<D, MT> &smem, ring_at &ring, const box &b, int32_t head, uint64_t policy,
-	int lane)
+/* K or V, where a step's boxes come from. */
+struct slot_source {
+	const CUtensorMap *map;
+	const stored_pool *pool;
+	int32_t head;
+	uint64_t policy;
+};
+
+/* The scales of a box's tokens, which lie beside its block. */
+__device__ __forceinline__ void load_scales(
+	const decode_args &args, const slot_source &from, const box &b, uint32_t dst, uint32_t bar)
 {
-	mbar_wait(smem.empty(ring.i), ring.round ^ 1);
-	uint32_t n_byte = box_bytes(args, b);
-	if (lane == 0)
-		mbar_arrive_expect(smem.full(ring.i), n_byte);
-	__syncwarp();
-	if (b.used)
-		tma_load_4d(smem.slot(ring.i) + b.panel * PANEL_BYTES + b.row * ROW_BYTES, map,
-			smem.full(ring.i), b.panel * PANEL_DIMS, b.tok, head, b.block, policy);
-	ring.next(config<D, MT>::n_slot);
+	const char *at = static_cast<const char *>(from.pool->base) +
+			 b.block * from.pool->layout.block_stride + from.pool->scales;
+	bulk_load(
+		dst, at + ((from.head << args.block_shift) + b.tok) * 4, 4 << args.box_shift, bar);
 }
 
-template <int D, int MT> struct producer {
-	using C = config<D, MT>;
+/* The boxes of one slot, a lane each. */
+template <int D, int MT, bool PACKED>
+__device__ __forceinline__ void load_slot(const decode_args &args, const slot_source &from,
+	const layout<D, MT, PACKED> &smem, ring_at &ring, const box &b, int lane)
+{
+	using C = config<D, MT, PACKED>;
+	uint32_t full = smem.full(ring.i);
+	mbar_wait(smem.empty(ring.i), ring.round ^ 1);
+	uint32_t n_row = __popc(__ballot_sync(~0u, b.used)) << args.box_shift;
+	if (lane == 0)
+		mbar_arrive_expect(
+			full, n_row * (C::row_bytes + C::scale_bytes / TILE / C::n_panel));
+	__syncwarp();
+	if (b.used) {
+		tma_load_4d(smem.slot(ring.i) + b.panel * C::panel_bytes + b.row * C::row_bytes,
+			from.map, full, b.panel * C::panel_dims, b.tok, from.head, b.block,
+			from.policy);
+		if (PACKED && b.panel == 0)
+			load_scales(args, from, b, smem.scales(ring.i) + b.row * 4, full);
+	}
+	ring.next(C::n_slot);
+}
+
+template <int D, int MT, bool PACKED> struct producer {
+	using C = config<D, MT, PACKED>;
 	const decode_args &args;
-	const layout<D, MT> &smem;
+	const layout<D, MT, PACKED> &smem;
 	piece *pieces;
 	ring_at ring, q_ring;
 	uint64_t policy; /* a prefix is read by several tiles of rows, all else once */
 	int lane = threadIdx.x % 32;
 	bool is_ready = false; /* the launch before this one has ended */
 
-	__device__ producer(const decode_args &a, const layout<D, MT> &s, piece *p)
+	__device__ producer(const decode_args &a, const layout<D, MT, PACKED> &s, piece *p)
 	    : args(a), smem(s), pieces(p),
 	      policy(a.shape.part == SHARED_KEYS ? policy_evict_normal() : policy_evict_first())
 	{
@@ -84,13 +108,15 @@ template <int D, int MT> struct producer {
 	{
 #pragma unroll
 		for (int i = 0; i < STEP_TILES; i++)
-			b[i] = make_box<D, TILE>(
+			b[i] = make_box<C::n_panel, TILE>(
 				args, p.seq.table, p.keys, (tile + i) * TILE, lane);
 	}
 
 	__device__ void load_piece(const piece &p)
 	{
 		int32_t head = p.item % args.shape.n_kv_head, early = early_slots(p);
+		const slot_source from[2] = {{&args.k, &args.packed_k, head, policy},
+			{&args.v, &args.packed_v, head, policy}};
 		box b[STEP_TILES], next[STEP_TILES];
 		tile_boxes(p, p.tiles.begin, b);
 		if (early == 0) {
@@ -104,8 +130,8 @@ template <int D, int MT> struct producer {
 			for (int i = 0; i < 2 * STEP_TILES; i++) {
 				if (tile + i % STEP_TILES >= end)
 					continue;
-				load_slot<D, MT>(args, i < STEP_TILES ? &args.k : &args.v, smem,
-					ring, b[i % STEP_TILES], head, policy, lane);
+				load_slot(args, from[i / STEP_TILES], smem, ring, b[i % STEP_TILES],
+					lane);
 				if (--early == 0) {
 					wait_before();
 					announce(&p);

@@ -85,14 +85,14 @@ __device__ __forceinline__ float running_maximum(float x, int lane)
 }
 
 /* Folding by one run: kept out of line, since it needs registers of its own. */
-template <typename E, int D, int MT> struct merger {
-	using C = config<D, MT>;
+template <typename E, int D, int MT, bool PACKED> struct merger {
+	using C = config<D, MT, PACKED>;
 	static_assert(C::rows * (ALONE_CHUNKS * 12 + 4) <= 2 * C::p_bytes, "all in the place of P");
-	layout<D, MT> smem;
+	layout<D, MT, PACKED> smem;
 	merge_job job;
 	int32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
 
-	__device__ merger(const layout<D, MT> &s, const merge_job &j) : smem(s), job(j)
+	__device__ merger(const layout<D, MT, PACKED> &s, const merge_job &j) : smem(s), job(j)
 	{
 	}
 
@@ -101,9 +101,9 @@ template <typename E, int D, int MT> struct merger {
 		return job.slots + (int64_t)chunk * job.slot_len;
 	}
 
-	/* (a, b) of a chunk and row, in the place of both P; the sums l lie behind all of these, the
-	 * rows' references behind those. Not in the place of maxima: a warp that has folded its part
-	 * goes on, and writes its next maxima before it waits for the others. */
+	/* (a, b) of a chunk and row, in the place of both P; the sums l lie behind all of these,
+	 * the rows' references behind those. Not in the place of maxima: a warp that has folded
+	 * its part goes on, and writes its next maxima before it waits for the others. */
 	__device__ uint32_t factor_at(int32_t i, int32_t row) const
 	{
 		return smem.p(0, 0) + (i * job.n_row + row) * 8;
@@ -237,22 +237,22 @@ template <typename E, int D, int MT> struct merger {
 	}
 };
 
-template <typename E, int D, int MT>
-__device__ __noinline__ void merge(layout<D, MT> smem, merge_job job)
+template <typename E, int D, int MT, bool PACKED>
+__device__ __noinline__ void merge(layout<D, MT, PACKED> smem, merge_job job)
 {
-	merger<E, D, MT>(smem, job).run();
+	merger<E, D, MT, PACKED>(smem, job).run();
 }
 
 /* Folding a slice of an item. */
-template <typename E, int D, int MT> struct slice_merger {
+template <typename E, int D, int MT, bool PACKED> struct slice_merger {
 	static constexpr int n_row = D == 64 ? 2 : 1; /* of the item, in a slice */
-	layout<D, MT> smem;
+	layout<D, MT, PACKED> smem;
 	merge_job job;
 	int32_t slice;
 	int32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
 	float before[n_row]; /* the rows' references so far */
 
-	__device__ slice_merger(const layout<D, MT> &s, const merge_job &j, int32_t i)
+	__device__ slice_merger(const layout<D, MT, PACKED> &s, const merge_job &j, int32_t i)
 	    : smem(s), job(j), slice(i)
 	{
 		for (float &x : before)
@@ -385,10 +385,10 @@ template <typename E, int D, int MT> struct slice_merger {
 	}
 };
 
-template <typename E, int D, int MT>
-__device__ __noinline__ void merge_slice(layout<D, MT> smem, merge_job job, int32_t slice)
+template <typename E, int D, int MT, bool PACKED>
+__device__ __noinline__ void merge_slice(layout<D, MT, PACKED> smem, merge_job job, int32_t slice)
 {
-	slice_merger<E, D, MT>(smem, job, slice).run();
+	slice_merger<E, D, MT, PACKED>(smem, job, slice).run();
 }
 
 } // namespace nsv

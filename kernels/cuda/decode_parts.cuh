@@ -12,15 +12,21 @@ namespace nsv
 constexpr int N_WARP = 4; /* consumers */
 constexpr int N_CONSUMER = N_WARP * 32;
 constexpr int N_THREAD = N_CONSUMER + 32;
-constexpr uint32_t CONSUMERS = 1; /* named barrier */
-constexpr int MERGE_GROUP = 6;	  /* chunks whose partials are asked for together */
-constexpr int MAX_SLOTS = 4;	  /* more in flight only crowd the second-level cache */
+constexpr uint32_t CONSUMERS = 1;   /* named barrier */
+constexpr int MERGE_GROUP = 6;	    /* chunks whose partials are asked for together */
+constexpr int MAX_SLOTS = 4;	    /* more in flight only crowd the second-level cache */
+constexpr int MAX_PACKED_SLOTS = 8; /* half as large */
 
-/* Sizes of an instantiation: D dims (padded), MT tiles of 16 rows. */
-template <int D, int MT> struct config {
-	static constexpr int n_panel = D / PANEL_DIMS;
+/* Sizes of an instantiation: D dims (padded), MT tiles of 16 rows, K and V as e4m3 or not. */
+template <int D, int MT, bool PACKED> struct config {
+	static constexpr int elem_bytes = PACKED ? 1 : 2;
+	static constexpr int row_bytes = D * elem_bytes < ROW_BYTES ? D * elem_bytes : ROW_BYTES;
+	static constexpr int panel_dims = row_bytes / elem_bytes; /* of K and V; of q 64 */
+	static constexpr int panel_bytes = TILE * row_bytes;
+	static constexpr int n_panel = D / panel_dims;
 	static constexpr int rows = MT * 16;
-	static constexpr int slot_bytes = n_panel * PANEL_BYTES;
+	static constexpr int slot_bytes = n_panel * panel_bytes;
+	static constexpr int scale_bytes = PACKED ? TILE * 4 : 0; /* of a slot, apart from it */
 	static constexpr int q_bytes = rows * D * 2;
 	static constexpr int p_bytes = STEP_TILES * rows * ROW_BYTES;
 	static constexpr int max_bytes = rows * N_WARP * 4;
@@ -28,21 +34,33 @@ template <int D, int MT> struct config {
 	static constexpr int merge_bytes = 2 * MERGE_GROUP * N_CONSUMER * 16;
 	static constexpr int fixed_bytes = 2 * (q_bytes + p_bytes + max_bytes) + merge_bytes + 1024;
 	static constexpr int room = 231424 / per_sm - 1024 - 1024 - fixed_bytes;
-	static constexpr int n_slot = room / slot_bytes < MAX_SLOTS ? room / slot_bytes : MAX_SLOTS;
-	static constexpr int smem_bytes = n_slot * slot_bytes + fixed_bytes + 1024;
+	static constexpr int fit_slots = room / (slot_bytes + scale_bytes);
+	static constexpr int max_slots = PACKED ? MAX_PACKED_SLOTS : MAX_SLOTS;
+	static constexpr int n_slot = fit_slots < max_slots ? fit_slots : max_slots;
+	static constexpr int smem_bytes = n_slot * (slot_bytes + scale_bytes) + fixed_bytes + 1024;
 	static constexpr int dims_warp = D / N_WARP;
 	static constexpr int n_frag = dims_warp / 8;
 	static constexpr bool q_in_regs = MT == 1;
+	static constexpr int row_pieces = row_bytes / 16;
 };
 
-/* Shared memory, by offset: ring, q, p, row maxima, partials in flight, barriers. */
-template <int D, int MT> struct layout {
-	using C = config<D, MT>;
+/* Shared memory, by offset: ring, q, p, row maxima, partials in flight, scales, barriers. */
+template <int D, int MT, bool PACKED> struct layout {
+	using C = config<D, MT, PACKED>;
 	uint32_t base;
 
 	__device__ uint32_t slot(int i) const
 	{
 		return base + i * C::slot_bytes;
+	}
+	/* A 16-byte piece of a token in a slot, as the copy engine leaves it. */
+	__device__ __forceinline__ static uint32_t piece_at(
+		uint32_t slot, uint32_t row, uint32_t piece)
+	{
+		uint32_t in = piece % C::row_pieces,
+			 at = slot + piece / C::row_pieces * C::panel_bytes;
+		return C::row_pieces == 8 ? at + swizzle(row, in)
+					  : at + row * 64 + ((in ^ (row >> 1 & 3)) << 4);
 	}
 	__device__ uint32_t q(int parity) const
 	{
@@ -62,9 +80,14 @@ template <int D, int MT> struct layout {
 	{
 		return row_max(2) + (i * N_CONSUMER + thread) * 16;
 	}
+	/* Of the tokens of a slot. */
+	__device__ uint32_t scales(int i) const
+	{
+		return row_max(2) + C::merge_bytes + i * C::scale_bytes;
+	}
 	__device__ uint32_t full(int i) const
 	{
-		return row_max(2) + C::merge_bytes + i * 8;
+		return scales(C::n_slot) + i * 8;
 	}
 	__device__ uint32_t empty(int i) const
 	{

@@ -96,8 +96,8 @@ NSV_CUDA_API int nsv_cuda_copy(struct nsv_cuda *cuda, const struct nsv_cuda_pool
  * becomes 0. No byte that is stored is NaN. */
 enum nsv_cuda_kv_dtype {
 	NSV_CUDA_KV_SAME, /* elements of shape->kv_dtype */
-	NSV_CUDA_KV_E4M3, /* block strides are whole fours; for tensor cores head_dim, strides and */
-			  /* the pools' addresses are whole sixteens */
+	NSV_CUDA_KV_E4M3, /* block strides are whole fours; for tensor cores head_dim, strides, the */
+			  /* pools' addresses and k_scales and v_scales are whole sixteens */
 };
 
 struct nsv_cuda_kv {

@@ -272,7 +272,7 @@ __device__ void load_keys(const prefill_args &args, const places<D> &smem, const
 	int lane = threadIdx.x % 32;
 	ring_at at;
 	each_item<D>(smem, items, [&](const item &it) {
-		box b = make_box<D, STEP_KEYS>(
+		box b = make_box<sizes<D>::n_panel, STEP_KEYS>(
 			args, it.seq.table, it.keys, it.steps.begin * STEP_KEYS, lane);
 		for (int32_t t = it.steps.begin; t < it.steps.end; t++) {
 			uint32_t full = IS_V ? smem.v_full(at.i) : smem.k_full(at.i);
@@ -287,7 +287,7 @@ __device__ void load_keys(const prefill_args &args, const places<D> &smem, const
 			if (b.used)
 				tma_load_4d(dst, map, full, b.panel * PANEL_DIMS, b.tok, it.kv_head,
 					b.block);
-			b = make_box<D, STEP_KEYS>(
+			b = make_box<sizes<D>::n_panel, STEP_KEYS>(
 				args, it.seq.table, it.keys, (t + 1) * STEP_KEYS, lane);
 			at.next(sizes<D>::n_stage);
 		}

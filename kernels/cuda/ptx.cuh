@@ -167,17 +167,6 @@ __device__ __forceinline__ void tma_prefetch_map(const CUtensorMap *map)
 	asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }
 
-/* Sixteen bytes that are read once: not through the first-level cache. */
-__device__ __forceinline__ uint4 ld_global_16(const void *at, uint64_t policy)
-{
-	uint4 x;
-	asm volatile("ld.global.L1::no_allocate.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;"
-		     : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
-		     : "l"(at), "l"(policy)
-		     : "memory");
-	return x;
-}
-
 /* A box of a (dim, token, head, block) map. */
 __device__ __forceinline__ void tma_load_4d(uint32_t dst, const CUtensorMap *map, uint32_t bar,
 	int32_t dim, int32_t tok, int32_t head, int32_t block, uint64_t policy)
@@ -197,6 +186,17 @@ __device__ __forceinline__ void tma_load_4d(uint32_t dst, const CUtensorMap *map
 		"cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
 		"[%0], [%1, {%3, %4, %5, %6}], [%2];" ::"r"(dst),
 		"l"(map), "r"(bar), "r"(dim), "r"(tok), "r"(head), "r"(block)
+		: "memory");
+}
+
+/* n_byte bytes that lie together: whole sixteens, as the addresses are. */
+__device__ __forceinline__ void bulk_load(
+	uint32_t dst, const void *src, uint32_t n_byte, uint32_t bar)
+{
+	asm volatile(
+		"cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], "
+		"%2, [%3];" ::"r"(dst),
+		"l"(src), "r"(n_byte), "r"(bar)
 		: "memory");
 }
 
@@ -239,30 +239,16 @@ __device__ __forceinline__ void ldmatrix_x4_trans(uint32_t r[4], uint32_t addr)
 		     : "memory");
 }
 
-/* The two e4m3 in the low half of x, as fp16: exact. */
-__device__ __forceinline__ uint32_t e4m3_pair(uint32_t x)
+/* Four of the eight bytes of lo and hi, each picked by a digit; 8 more: its sign, eight times. */
+__device__ __forceinline__ uint32_t permute(uint32_t lo, uint32_t hi, uint32_t digits)
 {
 	uint32_t r;
-	asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(r) : "h"((uint16_t)x));
+	asm("prmt.b32 %0, %1, %2, %3;" : "=r"(r) : "r"(lo), "r"(hi), "r"(digits));
 	return r;
 }
 
-/* Products of pairs, subnormal ones too. */
-__device__ __forceinline__ uint32_t mul_f16x2(uint32_t a, uint32_t b)
-{
-	uint32_t r;
-	asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
-	return r;
-}
-
-__device__ __forceinline__ uint32_t mul_bf16x2(uint32_t a, uint32_t b)
-{
-	uint32_t r;
-	asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
-	return r;
-}
-
-/* What a 16-bit element type needs: its product, its packing, two ones. */
+/* What a 16-bit element type needs: its product, its packing, two ones; products of pairs, of
+ * subnormal ones too. */
 template <typename E> struct elem;
 
 template <> struct elem<__nv_bfloat16> {
@@ -284,6 +270,13 @@ template <> struct elem<__nv_bfloat16> {
 		asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(hi), "f"(lo));
 		return r;
 	}
+
+	static __device__ __forceinline__ uint32_t mul(uint32_t a, uint32_t b)
+	{
+		uint32_t r;
+		asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
+		return r;
+	}
 };
 
 template <> struct elem<__half> {
@@ -302,6 +295,13 @@ template <> struct elem<__half> {
 	{
 		uint32_t r;
 		asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(hi), "f"(lo));
+		return r;
+	}
+
+	static __device__ __forceinline__ uint32_t mul(uint32_t a, uint32_t b)
+	{
+		uint32_t r;
+		asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
 		return r;
 	}
 };

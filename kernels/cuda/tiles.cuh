@@ -92,14 +92,13 @@ struct box {
 	bool used;
 };
 
-template <int D, int KEYS>
+template <int N_PANEL, int KEYS>
 __device__ __forceinline__ box make_box(
 	const attn_args &args, int32_t table, const tile_range &keys, int32_t key0, int lane)
 {
-	constexpr int n_panel = D / PANEL_DIMS;
 	box b;
-	b.row = lane / n_panel << args.box_shift;
-	b.panel = lane % n_panel;
+	b.row = lane / N_PANEL << args.box_shift;
+	b.panel = lane % N_PANEL;
 	int32_t key = key0 + b.row;
 	b.used = b.row < KEYS && key < keys.end && key + (1 << args.box_shift) > keys.begin;
 	b.tok = key & ((1 << args.block_shift) - 1);

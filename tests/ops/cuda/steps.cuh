@@ -68,8 +68,8 @@ inline void check_steps(nsv_cuda *cuda, const test_case &t, int n)
 	uint32_t *memory = mem.take<uint32_t>(DISTURB_BYTES / 4), *sum = mem.take<uint32_t>(1);
 	nsv_cuda_batch batch = {t.d_seqs, t.d_tables, (uint32_t)t.seqs.size(), t.table_stride,
 		upload(t.prefixes), n_prefix};
-	nsv_cuda_attn *attn = make_attn(cuda, t,
-		{batch.n_seq, t.max_query, t.max_kv, n_prefix, n_prefix ? t.n_row : 0});
+	nsv_cuda_attn *attn = make_attn(
+		cuda, t, {batch.n_seq, t.max_query, t.max_kv, n_prefix, n_prefix ? t.n_row : 0});
 	CHECK(cudaMemset(t.out, 0xff, t.out_len));
 	CHECK(cudaDeviceSynchronize());
 	CHECK(cudaStreamCreate(&stream));
