@@ -166,7 +166,7 @@ void nsv_channel_empty(struct nsv_channel *ch)
 	uint32_t end = ch->down.head ? nsv_load_rlx_u32(&ch->down.head->end) : NSV_E_OK;
 
 	punch(&ch->up_region, 0);
-	if (end != NSV_E_DENIED && end != NSV_E_STOPPING)
+	if (end == NSV_E_OK || end == NSV_E_ENTRY) /* it hung up, or broke the rules */
 		punch(&ch->down_region, NSV_PAGE);
 }
 

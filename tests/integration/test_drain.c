@@ -86,6 +86,17 @@ static uint32_t drain(struct nsv_client *client, int begin)
 	return a->result.code;
 }
 
+/* Ids of a text that is too long for the log: they flow as they are read. */
+static struct nsv_request *begin_output(struct nsv_client *client)
+{
+	struct nsv_request *r;
+	char text[8 * LOG_TOKENS];
+
+	memset(text, 'x', sizeof(text));
+	assert_int_equal(nsv_client_tokenize(client, text, sizeof(text), 0, &r), 0);
+	return r;
+}
+
 static void expect_refused(struct nsv_client *client, int submit_ret, struct nsv_request **r)
 {
 	nsv_autofree struct nsv_answer *a = malloc(sizeof(*a));
@@ -132,11 +143,13 @@ static int nanoserve(const char *option, char *err, size_t err_len)
 static void test_what_runs_ends_and_nothing_begins(void **state)
 {
 	struct nsv_client_params p = long_answer();
+	struct nsv_client_chunk chunk = {.size = sizeof(chunk)};
 	struct nsv_request *r = NULL;
 	(void)state;
 
 	nsv_serve(&served, "{}");
 	struct stream s = begin_stream(served.daemon.socket);
+	struct nsv_request *output = begin_output(s.client);
 	struct nsv_client *client = nsv_serve_open(&served);
 	assert_false(is_draining(client));
 	assert_int_equal(drain(client, 1), 0);
@@ -149,6 +162,9 @@ static void test_what_runs_ends_and_nothing_begins(void **state)
 	struct nsv_client *late = nsv_serve_open(&served);
 	expect_refused(late, nsv_client_submit_text(late, "x", 1, NULL, &r), &r);
 	end_stream(&s);
+	assert_true(is_draining(client));
+	assert_int_equal(nsv_request_collect(output, NSV_HANG_MS, &chunk), 0);
+	assert_true(chunk.n_token > LOG_TOKENS);
 	assert_int_equal(wait_for_exit(), 0);
 	assert_int_equal(nsv_client_ping(client, NSV_HANG_MS), -ECONNRESET);
 	assert_int_equal(nsv_client_end_code(client), NSV_CLIENT_END_STOPPED);
