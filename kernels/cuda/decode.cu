@@ -94,6 +94,7 @@ template <typename E, int D, int MT, bool PACKED> struct consumer {
 	uint32_t q[C::q_in_regs ? D / 16 : 1][4];
 	ring_at ring;
 	int parity = 0;
+	uint32_t none = (uint32_t)args.n_head >> 31; /* 0, which the compiler does not know */
 	accum<D, MT, PACKED> acc;
 
 	__device__ consumer(const decode_args &a, const layout<D, MT, PACKED> &s) : args(a), smem(s)
@@ -370,8 +371,9 @@ template <typename E, int D, int MT, bool PACKED> struct consumer {
 		}
 	}
 
-	/* O += P V and l += P 1 of tile i of a step, on this warp's dims. */
-	__device__ __forceinline__ void products(int i)
+	/* O += P V and l += P 1 of tile i of a step, on this warp's dims. Returns what follows from all
+	 * of V that it read. */
+	__device__ __forceinline__ uint32_t products(int i)
 	{
 		uint32_t ones = elem<E>::ones, bytes[C::n_frag / 2][4];
 #pragma unroll
@@ -393,13 +395,20 @@ template <typename E, int D, int MT, bool PACKED> struct consumer {
 				}
 			}
 		}
+		uint32_t made = 0;
+#pragma unroll
+		for (int f = 0; f < C::n_frag / 2; f++)
+			made |= __float_as_uint(acc.o[0][f * 2][0]);
+		return made;
 	}
 
-	__device__ __forceinline__ void release()
+	/* Gives the slot back once `made`, which follows from all that was read of it, is there: an
+	 * arrival alone goes before the products, while reads of the slot are still under way. */
+	__device__ __forceinline__ void release(uint32_t made)
 	{
 		__syncwarp();
 		if (lane == 0)
-			mbar_arrive(smem.empty(ring.i));
+			mbar_arrive(smem.empty(ring.i) + (made & none));
 		ring.next(C::n_slot);
 	}
 
@@ -407,7 +416,7 @@ template <typename E, int D, int MT, bool PACKED> struct consumer {
 	{
 		mbar_wait(smem.full(ring.i), ring.round);
 		scores(s);
-		release();
+		release(__float_as_uint(s[0][0][0]));
 		prepare_scores(s);
 		if (is_edge(t))
 			mask(s, t);
@@ -431,8 +440,7 @@ template <typename E, int D, int MT, bool PACKED> struct consumer {
 		for (; t < end; t++) {
 			mbar_wait(smem.full(ring.i), ring.round);
 			clear_unseen(t);
-			products(STEP_TILES - (end - t));
-			release();
+			release(products(STEP_TILES - (end - t)));
 		}
 		parity ^= 1;
 	}

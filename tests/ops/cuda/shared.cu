@@ -1,12 +1,12 @@
 /* Sequences that share a prefix, whose keys are read once: against the float64 oracle, and the same
  * bits as without a prefix.
  *
- *     shared [cases] [seed]      prints "N passed, M failed"; exits 1 on any failure
+ *     shared [cases] [seed] [steps]      prints "N passed, M failed"; exits 1 on any failure
  *
  * With fewer than 10 cases those are all that runs, and they are small: for a sanitizer.
  *
  * Prefixes are those that the host finds in the tables; half of the cases are packed. */
-#include "tests/ops/cuda/cases.cuh"
+#include "tests/ops/cuda/steps.cuh"
 
 #include <time.h>
 
@@ -194,6 +194,28 @@ static void long_prefix(nsv_cuda *cuda)
 	check_alike(cuda, t);
 }
 
+/* Decode, prefill and prefixes in one call, again and again: prefixes whose few chunks one run folds
+ * and then goes on with the next rows, and one whose many chunks its runs fold together. */
+static void steps(nsv_cuda *cuda, uint32_t group, uint32_t dim, bool is_packed, int n)
+{
+	test_case t = {};
+	group_list groups;
+	set_shape(t, group, 3, dim, 16, NSV_BF16, HEADS_FIRST);
+	t.is_packed = is_packed;
+	for (uint32_t n_key : {4096u, 1536u, 2048u, 16384u})
+		add_group(t, groups, n_key < 16384 ? 40 : 3, n_key);
+	finish(t, groups);
+	check_steps(cuda, t, n);
+}
+
+static void edge_cases(nsv_cuda *cuda, int n_step)
+{
+	long_prefix(cuda);
+	steps(cuda, 6, 80, false, n_step);
+	steps(cuda, 4, 256, false, n_step);
+	steps(cuda, 2, 64, true, n_step);
+}
+
 int main(int argc, char **argv)
 {
 	int n = argc > 1 ? atoi(argv[1]) : 200;
@@ -215,7 +237,7 @@ int main(int argc, char **argv)
 	mem.open((size_t)12 << 30);
 	random_cases(cuda, n);
 	if (n >= 10)
-		long_prefix(cuda);
+		edge_cases(cuda, argc > 3 ? atoi(argv[3]) : 1000);
 	nsv_cuda_close(cuda);
 	printf("%d passed, %d failed\n", n_passed, n_failed);
 	return n_failed != 0;
