@@ -207,7 +207,7 @@ static int init_tensor(struct nsv_cuda_attn *attn, struct nsv_err *err)
 {
 	const struct nsv_attn_shape *shape = &attn->shape;
 	int32_t group = (int32_t)(shape->n_head / shape->n_kv_head);
-	int32_t prefill_tile = is_packed(attn) ? 0 : prefill_row_tile(shape->head_dim);
+	int32_t prefill_tile = is_packed(attn) ? 0 : prefill_row_tile(shape->head_dim, group);
 	uint64_t rows = (uint64_t)group * attn->limits.max_query;
 	work_shape work = {(int32_t)shape->n_kv_head, group, (int32_t)shape->window, 0, 1,
 		INT32_MAX, ALL_KEYS};
@@ -353,10 +353,29 @@ static int32_t log2_u32(uint32_t x)
 
 static CUtensorMapDataType element_type(const struct nsv_cuda_attn *attn)
 {
-	if (is_packed(attn))
-		return CU_TENSOR_MAP_DATA_TYPE_UINT8;
 	return attn->shape.kv_dtype == NSV_F16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16
 					       : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
+}
+
+struct map_shape {
+	CUtensorMapDataType type;
+	cuuint32_t rank;
+	cuuint64_t dims[4], strides[3]; /* strides in bytes */
+	cuuint32_t box[4];
+	CUtensorMapSwizzle swizzle;
+};
+
+/* `what` has the layout that the copy engine may refuse. */
+static int encode_map(const struct nsv_cuda_attn *attn, const void *base, const map_shape &map,
+	CUtensorMap *ret_map, const char *what, struct nsv_err *err)
+{
+	cuuint32_t ones[4] = {1, 1, 1, 1};
+	CUresult code = attn->cuda->driver.tensor_map(ret_map, map.type, map.rank, (void *)base,
+		map.dims, map.strides, map.box, ones, CU_TENSOR_MAP_INTERLEAVE_NONE, map.swizzle,
+		CU_TENSOR_MAP_L2_PROMOTION_NONE, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+	if (code != CUDA_SUCCESS)
+		return nsv_fail(err, -EINVAL, "attention: the copy engine refuses %s", what);
+	return 0;
 }
 
 /* The map (dim, token, head, block) of a pool, boxes of 128 bytes (of 64 where a head has no more)
@@ -367,20 +386,27 @@ static int make_map(const struct nsv_cuda_attn *attn, const struct nsv_kv_layout
 	const struct nsv_attn_shape *shape = &attn->shape;
 	cuuint64_t elem = is_packed(attn) ? 1 : 2;
 	cuuint32_t row = (cuuint32_t)(attn->own.config.dim_pad * elem);
-	cuuint64_t dims[4] = {shape->head_dim, shape->block_size, shape->n_kv_head, shape->n_block};
-	cuuint64_t strides[3] = {(cuuint64_t)layout->tok_stride * elem,
-		(cuuint64_t)layout->head_stride * elem, (cuuint64_t)layout->block_stride * elem};
-	cuuint32_t box[4] = {(cuuint32_t)((row < 128 ? row : 128) / elem),
-		shape->block_size < TILE ? shape->block_size : TILE, 1, 1};
-	cuuint32_t ones[4] = {1, 1, 1, 1};
-	CUresult code = attn->cuda->driver.tensor_map(ret_map, element_type(attn), 4, (void *)pool,
-		dims, strides, box, ones, CU_TENSOR_MAP_INTERLEAVE_NONE,
-		row < 128 ? CU_TENSOR_MAP_SWIZZLE_64B : CU_TENSOR_MAP_SWIZZLE_128B,
-		CU_TENSOR_MAP_L2_PROMOTION_NONE, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-	if (code != CUDA_SUCCESS)
-		return nsv_fail(
-			err, -EINVAL, "attention: the copy engine refuses the pool's layout");
-	return 0;
+	map_shape map = {is_packed(attn) ? CU_TENSOR_MAP_DATA_TYPE_UINT8 : element_type(attn), 4,
+		{shape->head_dim, shape->block_size, shape->n_kv_head, shape->n_block},
+		{(cuuint64_t)layout->tok_stride * elem, (cuuint64_t)layout->head_stride * elem,
+			(cuuint64_t)layout->block_stride * elem},
+		{(cuuint32_t)((row < 128 ? row : 128) / elem),
+			shape->block_size < TILE ? shape->block_size : TILE, 1, 1},
+		row < 128 ? CU_TENSOR_MAP_SWIZZLE_64B : CU_TENSOR_MAP_SWIZZLE_128B};
+	return encode_map(attn, pool, map, ret_map, "the pool's layout", err);
+}
+
+/* The map (dim, head, row) of q, boxes of 64 dims of the heads that share keys and of n_tok tokens.
+ * Rows have no end here: none is asked for that is not there. */
+static int make_q_map(const struct nsv_cuda_attn *attn, const void *q, uint32_t n_tok,
+	CUtensorMap *ret_map, struct nsv_err *err)
+{
+	const struct nsv_attn_shape *shape = &attn->shape;
+	cuuint64_t head = shape->head_dim * sizeof(uint16_t);
+	map_shape map = {element_type(attn), 3, {shape->head_dim, shape->n_head, INT32_MAX},
+		{head, shape->n_head * head}, {64, shape->n_head / shape->n_kv_head, n_tok},
+		CU_TENSOR_MAP_SWIZZLE_128B};
+	return encode_map(attn, q, map, ret_map, "q", err);
 }
 
 static int run_generic(const struct nsv_cuda_attn *attn, const struct nsv_cuda_batch *batch,
@@ -432,17 +458,20 @@ static int make_args(const struct nsv_cuda_attn *attn, const struct nsv_cuda_bat
 	return 0;
 }
 
-static int run_prefill(const struct nsv_cuda_attn *attn, const decode_args &common,
-	const struct nsv_cuda_batch *batch, cudaStream_t stream)
+static int make_prefill_args(const struct nsv_cuda_attn *attn, const decode_args &common,
+	const struct nsv_cuda_batch *batch, prefill_args *ret, struct nsv_err *err)
 {
-	prefill_args args;
-	static_cast<attn_args &>(args) = common;
-	args.shape = attn->prefill;
-	args.seqs = batch->seqs;
-	args.n_seq = (int32_t)batch->n_seq;
-	args.ends = attn->prefill_ends;
-	args.ticket = attn->ticket;
-	return prefill_launch(attn->own.config.f16, args, (int)attn->cuda->n_sm, stream);
+	static_cast<attn_args &>(*ret) = common;
+	ret->shape = attn->prefill;
+	ret->seqs = batch->seqs;
+	ret->n_seq = (int32_t)batch->n_seq;
+	ret->ends = attn->prefill_ends;
+	ret->ticket = attn->ticket;
+	int r = make_q_map(attn, common.q, 1, &ret->q_token, err);
+	if (r < 0)
+		return r;
+	return make_q_map(
+		attn, common.q, (uint32_t)prefill_tile_tokens(ret->shape.group), &ret->q_tile, err);
 }
 
 static int run_line(const decode_line &line, const struct nsv_cuda_seq *seqs, decode_args args,
@@ -462,8 +491,11 @@ static int run_tensor(struct nsv_cuda_attn *attn, const struct nsv_cuda_batch *b
 	const void *v, const void *q, void *out, cudaStream_t stream, struct nsv_err *err)
 {
 	decode_args args;
+	prefill_args rows;
 	bool early = !attn->is_fresh;
 	int r = make_args(attn, batch, k, v, q, out, &args, err);
+	if (r == 0 && attn->prefill.row_tile)
+		r = make_prefill_args(attn, args, batch, &rows, err);
 	if (r < 0)
 		return r;
 	attn->is_fresh = false;
@@ -474,7 +506,7 @@ static int run_tensor(struct nsv_cuda_attn *attn, const struct nsv_cuda_batch *b
 	if (r == 0)
 		r = run_line(attn->own, batch->seqs, args, early, stream);
 	if (r == 0 && attn->prefill.row_tile)
-		r = run_prefill(attn, args, batch, stream);
+		r = prefill_launch(attn->own.config.f16, rows, (int)attn->cuda->n_sm, stream);
 	return r < 0 ? fail_launch(r, "attention", err) : 0;
 }
 

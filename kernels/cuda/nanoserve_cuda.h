@@ -145,7 +145,7 @@ struct nsv_cuda_limits {
 /* Which kernel serves a shape and limits. */
 enum nsv_cuda_path {
 	NSV_CUDA_PATH_TENSOR,  /* tensor cores: few rows with their history split over the */
-			       /* device, many rows (head sizes up to 128) as prefill */
+			       /* device, many rows as prefill */
 	NSV_CUDA_PATH_GENERIC, /* any layout, any size, fp32 arithmetic */
 };
 

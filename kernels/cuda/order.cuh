@@ -134,9 +134,15 @@ __device__ __forceinline__ float fold_in(float total, float chunk, const fold_fa
 	return __fmaf_rn(chunk, f.b, __fmul_rn(total, f.a));
 }
 
+/* What O is multiplied by, for a sum of weights; 0 where a row has seen nothing, as O is then. */
+__device__ __forceinline__ float inverse(float l)
+{
+	return l > 0.0f ? __fdividef(1.0f, l) : 0.0f;
+}
+
 __device__ __forceinline__ float normalise(float o, float l)
 {
-	return l > 0.0f ? __fmul_rn(o, __fdividef(1.0f, l)) : 0.0f;
+	return __fmul_rn(o, inverse(l));
 }
 
 #endif

@@ -10,13 +10,18 @@ namespace nsv
 {
 
 struct prefill_args : attn_args {
+	/* (dim, head, row) of q; boxes of 64 dims of the heads that share keys, for the tokens of a
+	 * product's rows and for one. */
+	CUtensorMap q_tile, q_token;
 	int32_t n_seq;
 	const int64_t *ends; /* (n_seq): items up to and with a sequence */
 	uint32_t *ticket;    /* the next item; zero between launches */
 };
 
-/* Rows an item, for a head size; 0: no kernel takes it. */
-int32_t prefill_row_tile(uint32_t head_dim);
+/* Tokens whose rows, the heads of a group, are multiplied together; 0: too many heads. */
+int32_t prefill_tile_tokens(int32_t group);
+/* Rows an item, for a head size and the heads that share keys; 0: no kernel takes it. */
+int32_t prefill_row_tile(uint32_t head_dim, int32_t group);
 /* Loads the kernels and raises their limits; once a context. */
 int prefill_load();
 int prefill_launch(bool f16, const prefill_args &args, int n_sm, cudaStream_t stream);

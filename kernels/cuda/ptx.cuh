@@ -200,6 +200,17 @@ __device__ __forceinline__ void bulk_load(
 		: "memory");
 }
 
+/* A box of a (dim, head, row) map. */
+__device__ __forceinline__ void tma_load_3d(
+	uint32_t dst, const CUtensorMap *map, uint32_t bar, int32_t dim, int32_t head, int32_t row)
+{
+	asm volatile(
+		"cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
+		"[%0], [%1, {%3, %4, %5}], [%2];" ::"r"(dst),
+		"l"(map), "r"(bar), "r"(dim), "r"(head), "r"(row)
+		: "memory");
+}
+
 /* ---- A warpgroup's registers */
 template <int N> __device__ __forceinline__ void set_more_regs()
 {

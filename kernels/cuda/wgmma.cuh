@@ -64,6 +64,9 @@ template <int N> __device__ __forceinline__ void pin(float (&x)[N])
 #define NSV_OUT64(d)                                                                               \
 	NSV_OUT32(d), NSV_OUT8(d, 32), NSV_OUT8(d, 40), NSV_OUT8(d, 48), NSV_OUT8(d, 56)
 #define NSV_OUT68(d) NSV_OUT64(d), NSV_OUT4(d, 64)
+#define NSV_REGS32                                                                                 \
+	"{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15,"                   \
+	" %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}"
 #define NSV_REGS36                                                                                 \
 	"{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15,"                   \
 	" %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31,"         \
@@ -80,8 +83,17 @@ template <int N> __device__ __forceinline__ void pin(float (&x)[N])
 	" %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63,"         \
 	" %64, %65, %66, %67}"
 
-/* d (64, 128) = or += a b of 16 dims, a and b in shared memory, dims along rows of both. */
-#define NSV_WGMMA_QK(TYPES)                                                                        \
+/* d (64, N) = or += a b of 16 dims, a and b in shared memory, dims along rows of both. */
+#define NSV_WGMMA_QK32(TYPES)                                                                      \
+	asm volatile("{\n\t.reg .pred add;\n\t.reg .b64 qa, kb;\n\t"                               \
+		     "setp.ne.b32 add, %34, 0;\n\t"                                                \
+		     "mov.b64 qa, {%32, " NSV_DESC_HIGH "};\n\t"                                   \
+		     "mov.b64 kb, {%33, " NSV_DESC_HIGH "};\n\t"                                   \
+		     "wgmma.mma_async.sync.aligned.m64n64k16.f32." TYPES " " NSV_REGS32            \
+		     ", qa, kb, add, 1, 1, 0, 0;\n\t}"                                             \
+		     : NSV_OUT32(d)                                                                \
+		     : "r"(a), "r"(b), "r"(add))
+#define NSV_WGMMA_QK64(TYPES)                                                                      \
 	asm volatile("{\n\t.reg .pred add;\n\t.reg .b64 qa, kb;\n\t"                               \
 		     "setp.ne.b32 add, %66, 0;\n\t"                                                \
 		     "mov.b64 qa, {%64, " NSV_DESC_HIGH "};\n\t"                                   \
@@ -105,12 +117,31 @@ template <int N> __device__ __forceinline__ void pin(float (&x)[N])
 #define NSV_WGMMA_PV136(TYPES)                                                                     \
 	NSV_WGMMA_PV("136", NSV_REGS68, "%68", "%69", "%70", "%71", "%72", "%73", TYPES, NSV_OUT68)
 
+/* d (64, 136) = or += a b of 16 keys, both in shared memory: a has keys along rows. */
+#define NSV_WGMMA_PV_SHARED(TYPES)                                                                 \
+	asm volatile("{\n\t.reg .pred add;\n\t.reg .b64 pa, vb;\n\t"                               \
+		     "setp.ne.b32 add, %70, 0;\n\t"                                                \
+		     "mov.b64 pa, {%68, " NSV_DESC_HIGH "};\n\t"                                   \
+		     "mov.b64 vb, {%69, " NSV_DESC_HIGH "};\n\t"                                   \
+		     "wgmma.mma_async.sync.aligned.m64n136k16.f32." TYPES " " NSV_REGS68           \
+		     ", pa, vb, add, 1, 1, 0, 1;\n\t}"                                             \
+		     : NSV_OUT68(d)                                                                \
+		     : "r"(a), "r"(b), "r"(add))
+
 template <typename E> struct wgmma;
 
 template <> struct wgmma<__nv_bfloat16> {
+	static __device__ __forceinline__ void qk(float (&d)[32], uint32_t a, uint32_t b, int add)
+	{
+		NSV_WGMMA_QK32("bf16.bf16");
+	}
 	static __device__ __forceinline__ void qk(float (&d)[64], uint32_t a, uint32_t b, int add)
 	{
-		NSV_WGMMA_QK("bf16.bf16");
+		NSV_WGMMA_QK64("bf16.bf16");
+	}
+	static __device__ __forceinline__ void pv(float (&d)[68], uint32_t a, uint32_t b, int add)
+	{
+		NSV_WGMMA_PV_SHARED("bf16.bf16");
 	}
 	static __device__ __forceinline__ void pv(
 		float (&d)[36], const uint32_t *a, uint32_t b, int add)
@@ -125,9 +156,17 @@ template <> struct wgmma<__nv_bfloat16> {
 };
 
 template <> struct wgmma<__half> {
+	static __device__ __forceinline__ void qk(float (&d)[32], uint32_t a, uint32_t b, int add)
+	{
+		NSV_WGMMA_QK32("f16.f16");
+	}
 	static __device__ __forceinline__ void qk(float (&d)[64], uint32_t a, uint32_t b, int add)
 	{
-		NSV_WGMMA_QK("f16.f16");
+		NSV_WGMMA_QK64("f16.f16");
+	}
+	static __device__ __forceinline__ void pv(float (&d)[68], uint32_t a, uint32_t b, int add)
+	{
+		NSV_WGMMA_PV_SHARED("f16.f16");
 	}
 	static __device__ __forceinline__ void pv(
 		float (&d)[36], const uint32_t *a, uint32_t b, int add)

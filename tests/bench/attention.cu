@@ -1,5 +1,5 @@
 /* Times paged attention: decode over the 35 shapes of the field's comparison, cold L2, and causal
- * prefill over 8.
+ * prefill over 12.
  *
  *     attention [filter]      a JSON line a row: shape, microseconds, and bytes or operations
  *
@@ -23,7 +23,7 @@ struct row_shape {
 static const row_shape heads[] = {{32, 8, 128}, {32, 8, 64}, {9, 3, 64}, {14, 2, 64}, {64, 8, 128}};
 static const uint32_t batches[][2] = {
 	{1, 1024}, {1, 8192}, {1, 65536}, {8, 8192}, {32, 2048}, {128, 1024}, {256, 2048}};
-static const row_shape prefill_heads[] = {{32, 8, 128}, {9, 3, 64}};
+static const row_shape prefill_heads[] = {{32, 8, 128}, {9, 3, 64}, {8, 4, 256}};
 static const uint32_t prefill_batches[][2] = {{1, 1024}, {1, 8192}, {1, 32768}, {16, 1024}};
 static constexpr size_t COLD = (size_t)256 << 20;
 static constexpr uint32_t BLOCK = 16;
