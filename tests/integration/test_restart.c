@@ -435,6 +435,29 @@ static void test_many_sessions(void **state)
 	check_audit();
 }
 
+/* One whose regions a worker makes and gives back, also where the daemon found them in a vault. */
+static void test_a_large_session(void **state)
+{
+	nsv_autofree struct nsv_answer *alone = malloc(sizeof(*alone)), *a = malloc(sizeof(*a));
+	struct nsv_client_params p = long_answer(t_rand());
+	struct nsv_client_options o;
+	struct nsv_client *client;
+	(void)state;
+
+	nsv_client_options_init(&o);
+	o.arena_len = 32 << 20;
+	for (int round = 0; round < 3; round++) {
+		assert_int_equal(nsv_client_open(service.socket, &o, NULL, 0, &client), 0);
+		nsv_ask_text(client, "large", &p, alone);
+		nsv_test_service_kill(&service, SIGKILL);
+		nsv_ask_text(client, "large", &p, a);
+		check_same(a, alone);
+		nsv_client_close(client);
+	}
+	assert_true(nsv_ask_is_alone(service.socket));
+	check_audit();
+}
+
 /* ---- The breaker */
 
 #define N_SLOW 6000u
@@ -587,6 +610,7 @@ int main(void)
 		TEST(test_a_daemon_that_stays_away),
 		TEST(test_a_silent_daemon_is_not_away),
 		TEST(test_many_sessions),
+		TEST(test_a_large_session),
 		TEST(test_crashes_without_progress),
 		TEST(test_kills_at_random_instants),
 	};
