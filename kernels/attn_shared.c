@@ -1,4 +1,5 @@
-/* Finding shared prefixes: one walk over the batch, each sequence against the first of its group. */
+/* Finding shared prefixes: one walk over the batch, each sequence against the first of its
+ * group. */
 #include "kernels/attn_shared.h"
 
 /* Keys, of the first `limit`, that lie in the same blocks and before the rows of both. */

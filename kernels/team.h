@@ -25,8 +25,8 @@ void nsv_team_run(
 /* Called by every member: none goes on before all have come. Orders all memory accesses. */
 void nsv_team_barrier(const struct nsv_part *part);
 
-/* Items of a phase, which ends at a barrier or with the run, are numbered from 0: the next one that no
- * member has taken. For phases whose items or members are not equally fast. `alone` is the count
+/* Items of a phase, which ends at a barrier or with the run, are numbered from 0: the next one that
+ * no member has taken. For phases whose items or members are not equally fast. `alone` is the count
  * of a member that has no team, 0 when the phase begins. */
 uint32_t nsv_team_take(const struct nsv_part *part, uint32_t *alone);
 

@@ -14,7 +14,7 @@ struct nsv_region {
 #define NSV_REGION_NONE ((struct nsv_region){.fd = -1})
 
 enum nsv_region_flag {
-	NSV_REGION_HUGE = 1,    /* of huge pages where they can be had: only for what no client maps */
+	NSV_REGION_HUGE = 1, /* of huge pages where they can be had: only for what no client maps */
 	NSV_REGION_POPULATE = 2, /* touch every page now */
 };
 

@@ -91,7 +91,8 @@ struct nsv_model {
 
 /* Up to this many rows every member works row by row for itself: cheaper than to meet. */
 #define NSV_OWN_ROWS 4u
-/* Rows that a member takes through a layer at a time at most: what they leave stays in its cache. */
+/* Rows that a member takes through a layer at a time at most: what they leave stays in its
+ * cache. */
 #define NSV_LANE_ROWS 64u
 
 /* Finds and checks every tensor, and makes the region for nsv_model_pack; or takes what was kept

@@ -438,7 +438,8 @@ static bool take_kept(struct nsv_loader *l, struct nsv_model_keep *keep)
 
 /* ---- Packing */
 
-/* The pages of a piece at once, for speed alone: one by one their faults take as long as packing. */
+/* The pages of a piece at once, for speed alone: one by one their faults take as long as
+ * packing. */
 static void take_pages(
 	const struct nsv_loader *l, const struct packing *p, const struct nsv_part *part)
 {

@@ -1,7 +1,8 @@
-/* The cpu backend: its kernels against the machine's limits, then whole models as a client sees them,
- * by a fresh daemon and the client library. Beside it, where LLAMA_CPP names a build of llama.cpp,
- * its programs on the same files and threads in the same run. NANOSERVE_BENCH_THREADS: threads of
- * both [2]; NANOSERVE_BENCH_PART=kernels or =models: that part alone (models then have no limits).
+/* The cpu backend: its kernels against the machine's limits, then whole models as a client sees
+ * them, by a fresh daemon and the client library. Beside it, where LLAMA_CPP names a build of
+ * llama.cpp, its programs on the same files and threads in the same run. NANOSERVE_BENCH_THREADS:
+ * threads of both [2]; NANOSERVE_BENCH_PART=kernels or =models: that part alone (models then have
+ * no limits).
  *
  *     make bench NAME=cpu        build/bench/cpu.json, build/bench/cpu.svg */
 #include <string.h>

@@ -1,5 +1,5 @@
-/* Times decode by how K and V are kept: as e4m3, behind a shared prefix, scattered over pools of the
- * size that a whole model has.
+/* Times decode by how K and V are kept: as e4m3, behind a shared prefix, scattered over pools of
+ * the size that a whole model has.
  *
  *     storage packed      bf16 and e4m3, cold second-level cache
  *     storage shared      sequences with a common prefix, its keys read once and for each

@@ -1,5 +1,5 @@
-/* See support.h. Random blocks are random bytes with scales that are put in afterwards, so that every
- * bit pattern of the quantised values occurs, -128 and all-equal blocks included. */
+/* See support.h. Random blocks are random bytes with scales that are put in afterwards, so that
+ * every bit pattern of the quantised values occurs, -128 and all-equal blocks included. */
 #include "tests/ops/support.h"
 
 float t_uniform(float low, float high)

@@ -1,7 +1,7 @@
 /* Products of every stored type on every backend: against doubles where weights and activations are
- * what the backend reads (for `cpu` the quantised activations, modelled here in exact integers), against
- * the reference within what 8 bits allow, and bit for bit among rows of the table, counts of rows
- * and sizes of team. */
+ * what the backend reads (for `cpu` the quantised activations, modelled here in exact integers),
+ * against the reference within what 8 bits allow, and bit for bit among rows of the table, counts
+ * of rows and sizes of team. */
 #include "tests/ops/support.h"
 
 struct product {

@@ -1,5 +1,5 @@
-/* The operations on rows, on every backend: against doubles, in place and apart, over odd sizes, with
- * forbidden pages after each buffer; the same bits on every row of the table and any team. */
+/* The operations on rows, on every backend: against doubles, in place and apart, over odd sizes,
+ * with forbidden pages after each buffer; the same bits on every row of the table and any team. */
 #include "tests/ops/support.h"
 
 enum op { NORM, ADD, BIAS, ROPE_NORM, ROPE_NEOX, SILU, GELU, SOFTMAX };
@@ -383,7 +383,8 @@ static void convert(const struct nsv_backend *b, const float *x, uint32_t n, uin
 	free(pools);
 }
 
-/* The nearest of all fp16 numbers, to even; NaN for what lies beyond the largest: found by search. */
+/* The nearest of all fp16 numbers, to even; NaN for what lies beyond the largest: found by
+ * search. */
 static uint16_t nearest_f16(float f)
 {
 	double x = fabs((double)f);

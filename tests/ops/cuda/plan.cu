@@ -1,5 +1,6 @@
-/* The plan's integers on the host, over the same functions that the device runs: every tile of every
- * item in exactly one run, partials in places of their own, everything there that a fold reads.
+/* The plan's integers on the host, over the same functions that the device runs: every tile of
+ * every item in exactly one run, partials in places of their own, everything there that a fold
+ * reads.
  *
  *     plan [lines] [seed]      prints "N passed, M failed"; exits 1 on any failure; needs no device */
 #include "kernels/cuda/runs.cuh"

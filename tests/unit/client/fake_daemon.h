@@ -1,10 +1,11 @@
 /* A daemon in a thread, for tests of the client library: it speaks the wire's protocol as
  * PROTOCOL.md says and computes nothing. One connection after the other, one session at a time.
  *
- *   SUBMIT      (of each answer; FORK: of what the target has not sent) each byte (or id, modulo 256) of the prompt comes back as text and as a token, with
- * a log-probability each where asked; max_tokens cuts; the prompt "for ever" repeats; the prompt
- * "bad" ends with an error TOKENIZE    ids are the bytes;  DETOKENIZE  bytes are the ids;  STATUS
- * a JSON text
+ *   SUBMIT      each byte (or id, modulo 256) of the prompt comes back as text and as a token, in
+ *               each answer, with a log-probability where asked; max_tokens cuts; the prompt
+ *               "for ever" repeats; the prompt "bad" ends with an error
+ *   FORK        likewise, what the target has not sent
+ *   TOKENIZE    ids are the bytes;  DETOKENIZE  bytes are the ids;  STATUS  a JSON text
  *
  * `gone` makes it close the socket, `refuse` answers hellos with that code. */
 #ifndef NSV_TESTS_FAKE_DAEMON_H
