@@ -155,7 +155,7 @@ quick-tests: all $(QUICK_TESTS)
 check-tsan: ## the tests where threads meet under ThreadSanitizer
 	@$(MAKE) --no-print-directory VARIANT=tsan all tsan-tests
 
-TSAN_TESTS := unit/kernels/test_team unit/shm/test_ring unit/client/test_client unit/daemon/test_mailbox integration/test_tiny integration/test_engine integration/test_branches integration/test_restart
+TSAN_TESTS := unit/kernels/test_team unit/shm/test_ring unit/client/test_client unit/daemon/test_mailbox unit/daemon/test_sample_team integration/test_tiny integration/test_engine integration/test_branches integration/test_restart
 tsan-tests: $(TSAN_TESTS:%=$(B)/tests/%)
 	@NANOSERVE_QUICK=1 tests/tools/run-tests.sh $^
 

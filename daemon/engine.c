@@ -160,6 +160,40 @@ static int pack_and_make_kv(struct nsv_engine *e, const struct nsv_engine_config
 	return kv_ret;
 }
 
+/* The first one is for rows that all threads share, too. */
+static int make_samplers(struct nsv_engine *e)
+{
+	uint32_t n = e->info.threads;
+	int ret = 0;
+
+	e->samplers = calloc(n, sizeof(*e->samplers));
+	if (!e->samplers)
+		return -ENOMEM;
+	for (uint32_t i = 0; ret == 0 && i < n; i++)
+		ret = nsv_sampler_init(&e->samplers[i], e->info.desc->n_vocab, i == 0 ? n : 1);
+	return ret;
+}
+
+static void free_samplers(struct nsv_engine *e)
+{
+	for (uint32_t i = 0; e->samplers && i < e->info.threads; i++)
+		nsv_sampler_deinit(&e->samplers[i]);
+	free(e->samplers);
+}
+
+static int make_exec(struct nsv_engine *e, const struct nsv_engine_config *c)
+{
+	const struct nsv_exec_cpu_parts parts = {.model = e->model,
+		.dispatch = &e->dispatch,
+		.kv = &e->kv,
+		.host = e->host_region.map,
+		.team = e->team,
+		.samplers = e->samplers};
+
+	return nsv_exec_cpu_new(
+		&parts, e->max_requests, c->batch_tokens, e->info.run_ahead, &e->exec);
+}
+
 static int build(struct nsv_engine *e, const struct nsv_engine_config *c,
 	struct nsv_engine_keep *keep, const struct nsv_gguf *g, struct nsv_err *err)
 {
@@ -195,14 +229,13 @@ static int build(struct nsv_engine *e, const struct nsv_engine_config *c,
 	if (ret == 0 && c->mixed_tokens)
 		e->sched.mixed_tokens = (uint32_t)nsv_min(c->mixed_tokens, c->batch_tokens);
 	if (ret == 0)
-		ret = nsv_sampler_init(&e->sampler, e->info.desc->n_vocab);
+		ret = make_samplers(e);
 	if (ret == 0)
 		ret = make_space(e, c->batch_tokens);
 	if (ret == 0 && e->info.adopted_seqs)
 		ret = nsv_engine_find_kept(e, err);
 	if (ret == 0)
-		ret = nsv_exec_cpu_new(e->model, &e->dispatch, &e->kv, e->host_region.map,
-			&e->sampler, e->max_requests, c->batch_tokens, e->info.run_ahead, &e->exec);
+		ret = make_exec(e, c);
 	return ret;
 }
 
@@ -248,14 +281,14 @@ int nsv_engine_new(struct nsv_engine **ret_engine, const struct nsv_engine_confi
 	return 0;
 }
 
-/* The sampler knows the vocabulary's end tokens, which min_tokens holds back. */
+/* Samplers know the vocabulary's end tokens, which min_tokens holds back. */
 static int name_ends(struct nsv_engine *e, const struct nsv_tok *tok)
 {
 	int ret = 0;
 
 	for (int32_t id = 0; ret == 0 && id < nsv_tok_n_vocab(tok); id++)
-		if (nsv_tok_is_end(tok, id))
-			ret = nsv_sampler_add_end(&e->sampler, id);
+		for (uint32_t i = 0; ret == 0 && nsv_tok_is_end(tok, id) && i < e->info.threads; i++)
+			ret = nsv_sampler_add_end(&e->samplers[i], id);
 	return ret;
 }
 
@@ -292,7 +325,7 @@ void nsv_engine_free(struct nsv_engine *e)
 	free(e->jobs);
 	free(e->free_seqs);
 	free(e->kept);
-	nsv_sampler_deinit(&e->sampler);
+	free_samplers(e);
 	nsv_sched_deinit(&e->sched);
 	nsv_prefix_tree_deinit(&e->tree);
 	nsv_block_alloc_deinit(&e->alloc);

@@ -54,7 +54,7 @@ struct nsv_engine {
 	struct nsv_prefix_tree tree;
 	bool share_prefixes;
 	struct nsv_sched sched;
-	struct nsv_sampler sampler;
+	struct nsv_sampler *samplers; /* one a thread */
 	struct nsv_exec *exec;
 	/* A ring: first_step is the oldest under way, n_step are. */
 	struct nsv_engine_step steps[NSV_MAX_AHEAD];

@@ -1,15 +1,11 @@
-/* Steps computed on the CPU, by whoever submits them. */
+/* Steps computed on the CPU, by whoever submits them and a team. */
 #include "daemon/exec.h"
 
 #include <string.h>
 
 struct exec_cpu {
 	struct nsv_exec base; /* first */
-	struct nsv_model *model;
-	struct nsv_dispatch *dispatch;
-	const struct nsv_model_kv *kv;
-	char *host;
-	struct nsv_sampler *sampler;
+	struct nsv_exec_cpu_parts parts;
 	uint32_t n_vocab;
 	int32_t *last;	 /* (max_seq): the token that each place sampled last */
 	int32_t *tokens; /* (max_row) */
@@ -18,16 +14,16 @@ struct exec_cpu {
 
 static void move_blocks(const struct exec_cpu *x, const struct nsv_exec_step *step)
 {
-	const struct nsv_attn_shape *shape = &x->kv->shape;
+	const struct nsv_attn_shape *shape = &x->parts.kv->shape;
 	size_t len = (size_t)shape->k.block_stride * nsv_dtype_info(shape->kv_dtype)->n_byte;
-	char *base = x->kv->base;
+	char *base = x->parts.kv->base;
 
 	for (uint32_t i = 0; i < step->n_swap_out; i++)
-		memcpy(x->host + (size_t)step->swaps_out[i].host * len,
+		memcpy((char *)x->parts.host + (size_t)step->swaps_out[i].host * len,
 			base + (size_t)step->swaps_out[i].pool * len, len);
 	for (uint32_t i = 0; i < step->n_swap_in; i++)
 		memcpy(base + (size_t)step->swaps_in[i].pool * len,
-			x->host + (size_t)step->swaps_in[i].host * len, len);
+			(char *)x->parts.host + (size_t)step->swaps_in[i].host * len, len);
 	for (uint32_t i = 0; i < step->n_copy; i++)
 		memcpy(base + (size_t)step->copies[i].to * len,
 			base + (size_t)step->copies[i].from * len, len);
@@ -44,26 +40,58 @@ static void fill_tokens(struct exec_cpu *x, const struct nsv_exec_step *step)
 								      : b->tokens[r];
 }
 
-static void sample(struct exec_cpu *x, const struct nsv_exec_step *step, uint32_t i)
-{
-	struct nsv_exec_result *r = &step->results[i];
-	const float *logits = x->logits + (size_t)i * x->n_vocab;
-	struct nsv_sample_in in = step->ins[i];
+/* ---- Sampling */
 
-	if (step->given[i] != NSV_TOKEN_SAMPLE) {
-		r->token = step->given[i];
-		r->ret = nsv_log_probs(logits, x->n_vocab, r->token, r->lps, step->n_lps[i]);
-		return;
+struct sampling {
+	struct exec_cpu *x;
+	const struct nsv_exec_step *step;
+};
+
+/* The members of `part` do it together; the first one's results count. */
+static void sample_row(
+	const struct sampling *a, const struct nsv_part *part, struct nsv_sampler *s, uint32_t i)
+{
+	const struct nsv_exec_step *step = a->step;
+	struct nsv_exec_result *r = &step->results[i];
+	struct nsv_sample_in in = step->ins[i];
+	int32_t token = step->given[i];
+	int ret;
+
+	in.logits = a->x->logits + (size_t)i * a->x->n_vocab;
+	if (token != NSV_TOKEN_SAMPLE) {
+		ret = nsv_log_probs(s, part, in.logits, token, r->lps, step->n_lps[i]);
+	} else {
+		token = 0;
+		ret = nsv_sample_next(s, part, &in, &token, r->lps, step->n_lps[i]);
 	}
-	in.logits = logits;
-	r->token = 0;
-	r->ret = nsv_sample_next(x->sampler, &in, &r->token, r->lps, step->n_lps[i]);
-	x->last[step->places[step->out_seqs[i]]] = r->token;
+	if (part->index != 0)
+		return;
+	r->token = token;
+	r->ret = ret;
+	if (step->given[i] == NSV_TOKEN_SAMPLE)
+		a->x->last[step->places[step->out_seqs[i]]] = token;
+}
+
+/* Rows for all: each takes some. Else all of them share each row. */
+static void sample_member(const struct nsv_part *part, void *arg)
+{
+	static const struct nsv_part alone = {.index = 0, .count = 1};
+	const struct sampling *a = arg;
+	struct nsv_sampler *samplers = a->x->parts.samplers;
+	uint32_t n = a->step->batch.n_out, n_taken = 0, i = 0;
+
+	if (n < part->count)
+		for (; i < n; i++)
+			sample_row(a, part, &samplers[0], i);
+	else
+		for (; (i = nsv_team_take(part, &n_taken)) < n;)
+			sample_row(a, &alone, &samplers[part->index], i);
 }
 
 static int submit(struct nsv_exec *exec, const struct nsv_exec_step *step, struct nsv_err *err)
 {
 	struct exec_cpu *x = (struct exec_cpu *)exec;
+	const struct nsv_exec_cpu_parts *p = &x->parts;
 	struct nsv_batch batch = step->batch;
 
 	move_blocks(x, step);
@@ -71,9 +99,9 @@ static int submit(struct nsv_exec *exec, const struct nsv_exec_step *step, struc
 		return 0;
 	fill_tokens(x, step);
 	batch.tokens = x->tokens;
-	int ret = nsv_model_forward(x->model, x->dispatch, x->kv, &batch, x->logits, err);
-	for (uint32_t i = 0; ret == 0 && i < batch.n_out; i++)
-		sample(x, step, i);
+	int ret = nsv_model_forward(p->model, p->dispatch, p->kv, &batch, x->logits, err);
+	if (ret == 0 && batch.n_out > 0)
+		nsv_team_run(p->team, sample_member, &(struct sampling){x, step});
 	return ret;
 }
 
@@ -93,26 +121,20 @@ static void free_cpu(struct nsv_exec *exec)
 	free(x);
 }
 
-int nsv_exec_cpu_new(struct nsv_model *model, struct nsv_dispatch *dispatch,
-	const struct nsv_model_kv *kv, void *host, struct nsv_sampler *sampler, uint32_t max_seq,
-	uint32_t max_row, uint32_t depth, struct nsv_exec **ret_exec)
+int nsv_exec_cpu_new(const struct nsv_exec_cpu_parts *parts, uint32_t max_seq, uint32_t max_row,
+	uint32_t depth, struct nsv_exec **ret_exec)
 {
+	uint32_t n_vocab = nsv_model_get_desc(parts->model)->n_vocab;
 	struct exec_cpu *x = calloc(1, sizeof(*x));
 
 	if (!x)
 		return -ENOMEM;
 	*x = (struct exec_cpu){.base = {depth, submit, collect, free_cpu},
-		.model = model,
-		.dispatch = dispatch,
-		.kv = kv,
-		.host = host,
-		.sampler = sampler,
-		.n_vocab = nsv_model_get_desc(model)->n_vocab,
+		.parts = *parts,
+		.n_vocab = n_vocab,
 		.last = calloc(max_seq, sizeof(*x->last)),
 		.tokens = calloc(max_row, sizeof(*x->tokens)),
-		.logits = calloc(
-			(size_t)nsv_exec_max_out(max_seq) * nsv_model_get_desc(model)->n_vocab,
-			sizeof(float))};
+		.logits = calloc((size_t)nsv_exec_max_out(max_seq) * n_vocab, sizeof(float))};
 	if (!x->last || !x->tokens || !x->logits) {
 		free_cpu(&x->base);
 		return -ENOMEM;

@@ -57,11 +57,19 @@ struct nsv_exec {
 	void (*free)(struct nsv_exec *x);
 };
 
+/* What computes on the CPU. Everything is borrowed. */
+struct nsv_exec_cpu_parts {
+	struct nsv_model *model;
+	struct nsv_dispatch *dispatch;
+	const struct nsv_model_kv *kv;
+	void *host; /* the host tier's blocks, packed as the pool's; NULL: there is none */
+	struct nsv_team *team;
+	struct nsv_sampler *samplers; /* one a member, the first one for all of the team too */
+};
+
 /* On the CPU's threads: computed by submit itself. With a depth above 1 it stands in for a device
- * that runs ahead, for tests: results are ready and not looked at. The host tier's blocks lie at
- * `host` (NULL: there is none), packed as the pool's. Everything is borrowed. */
-int nsv_exec_cpu_new(struct nsv_model *model, struct nsv_dispatch *dispatch,
-	const struct nsv_model_kv *kv, void *host, struct nsv_sampler *sampler, uint32_t max_seq,
-	uint32_t max_row, uint32_t depth, struct nsv_exec **ret_exec);
+ * that runs ahead, for tests: results are ready and not looked at. */
+int nsv_exec_cpu_new(const struct nsv_exec_cpu_parts *parts, uint32_t max_seq, uint32_t max_row,
+	uint32_t depth, struct nsv_exec **ret_exec);
 
 #endif

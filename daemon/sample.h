@@ -28,10 +28,13 @@
  * a token is a function of its input alone.
  *
  * Cost: some passes of vectors over n_vocab, + O(tokens in the penalties' window), + sorting the
- * few among which a cut falls. One owner thread; nothing here allocates but nsv_sampler_init. */
+ * few among which a cut falls. One row is computed by one thread or by all of a team, which share
+ * the passes: the same bits. Nothing here allocates but nsv_sampler_init. */
 #ifndef NSV_DAEMON_SAMPLE_H
 #define NSV_DAEMON_SAMPLE_H
 
+#include "kernels/scan.h"
+#include "kernels/team.h"
 #include "shm/abi.h"
 #include "shm/base.h"
 
@@ -56,9 +59,24 @@ struct nsv_sample_lists {
 	struct nsv_bias bias[NSV_MAX_LIST]; /* in growing order, each id once */
 };
 
+/* What a member of a team has found in its span of a row. */
+struct nsv_sample_share {
+	_Alignas(NSV_CACHE_LINE) double sum;
+	uint32_t n;
+	struct nsv_scan_range range;
+};
+
+/* Where a cut falls: what comes by falling key after this candidate goes. */
+struct nsv_sample_cut {
+	float key;
+	uint32_t at;
+	double sum; /* of the weights that stay */
+};
+
+/* Scratch for one row at a time, whoever computes it. */
 struct nsv_sampler {
 	uint32_t n_vocab;
-	/* (n_vocab) each, scratch */
+	/* (n_vocab) each */
 	struct nsv_lp *cand, *rank; /* places and keys: unordered, in order */
 	float *weight;		    /* 0: may not come, or was cut */
 	float *key;
@@ -67,6 +85,12 @@ struct nsv_sampler {
 	uint32_t *place;
 	float *adjusted; /* logits after steps 3 to 6 */
 	uint32_t *count; /* all zero between calls */
+	/* What the members of a team tell each other. */
+	struct nsv_sample_share *share; /* (2, n_member) */
+	double *mass;			/* (n_member, NSV_SCAN_BUCKETS) */
+	struct nsv_sample_cut cut;
+	const float *x; /* logits after steps 3 to 6, of which n_cand may come */
+	size_t n_cand;
 	uint32_t n_end;
 	int32_t end[NSV_MAX_END];
 };
@@ -83,16 +107,20 @@ struct nsv_sample_in {
 	uint64_t position;
 };
 
-int nsv_sampler_init(struct nsv_sampler *s, uint32_t n_vocab);
+/* n_member: of the largest team that computes a row together. */
+int nsv_sampler_init(struct nsv_sampler *s, uint32_t n_vocab, uint32_t n_member);
 void nsv_sampler_deinit(struct nsv_sampler *s);
 /* Names an end token. -EINVAL: outside the vocabulary; -ENOSPC: NSV_MAX_END are named. */
 int nsv_sampler_add_end(struct nsv_sampler *s, int32_t id);
 
-/* Picks a token. With n_lp > 0 also writes lp[0] = the chosen token and lp[1 .. n_lp-1] = the
+/* Both of the following are called by all members of a team with the same arguments, and give each
+ * the same return value; what they write is there once the first member has returned.
+ *
+ * Picks a token. With n_lp > 0 also writes lp[0] = the chosen token and lp[1 .. n_lp-1] = the
  * largest by rank (n_lp = 1 + params->n_logprob; id -1 where the vocabulary is smaller). 0; -EDOM:
  * a logit is not finite; -ENODATA: no id may come. */
-int nsv_sample_next(struct nsv_sampler *s, const struct nsv_sample_in *in, int32_t *ret_token,
-	struct nsv_lp *lp, uint32_t n_lp);
+int nsv_sample_next(struct nsv_sampler *s, const struct nsv_part *part,
+	const struct nsv_sample_in *in, int32_t *ret_token, struct nsv_lp *lp, uint32_t n_lp);
 /* Steps 3 to 6: *ret_x is in->logits itself where nothing changes it, else scratch that is valid
  * until the next call, -INFINITY for what may not come. Returns how many may come. */
 size_t nsv_sample_adjust(
@@ -106,8 +134,8 @@ size_t nsv_sample_adjust(
  * group. The first prompt token has none: nothing precedes it.
  *
  * 0; -EDOM: a logit is not finite; -EINVAL: token is outside the vocabulary. */
-int nsv_log_probs(
-	const float *logits, uint32_t n_vocab, int32_t token, struct nsv_lp *lp, uint32_t n_lp);
+int nsv_log_probs(struct nsv_sampler *s, const struct nsv_part *part, const float *logits,
+	int32_t token, struct nsv_lp *lp, uint32_t n_lp);
 
 /* Whether the token ends the request, by its own stop ids. O(log n). */
 bool nsv_id_list_has(const struct nsv_id_list *list, int32_t id);

@@ -46,9 +46,9 @@ struct nsv_scan {
 	/* w = 0 where key < low. Returns how many keys are not. key may be w. */
 	uint32_t (*keep)(const float *key, float low, float *w, uint32_t n);
 	double (*sum)(const float *w, uint32_t n);
-	/* The first place where the sum of weights so far exceeds the goal, which is less than the sum
-	 * of all. */
-	uint32_t (*find)(const float *w, uint32_t n, double goal);
+	/* The first place where `sum` and the weights so far exceed the goal, which is less than with
+	 * all. */
+	uint32_t (*find)(const float *w, uint32_t n, double sum, double goal);
 
 	/* Adds each weight to its bucket: mass (NSV_SCAN_BUCKETS). */
 	void (*add_mass)(const float *key, const float *w, uint32_t n,

@@ -162,9 +162,8 @@ static double scan_sum(const float *w, uint32_t n)
 	return vd_sum(sum);
 }
 
-static uint32_t scan_find(const float *w, uint32_t n, double goal)
+static uint32_t scan_find(const float *w, uint32_t n, double sum, double goal)
 {
-	double sum = 0;
 	uint32_t i = 0;
 
 	for (; n - i > CHUNK; i += CHUNK) {

@@ -1,8 +1,8 @@
 /* The cpu backend's kernels alone, and what the machine allows them: memory read, u8 x s8 products
  * where there is VNNI, bf16 ones where there are AMX tiles, fp32 fused multiply-adds.
  *
- * The shapes are SmolLM2-135M's: 30 layers of Q4_1 and an output matrix of Q8_0, or all of BF16, all
- * distinct memory. */
+ * The shapes are SmolLM2-135M's: 30 layers of Q4_1 and an output matrix of Q8_0, or all of BF16,
+ * all distinct memory. */
 #include <string.h>
 #include <sys/mman.h>
 

@@ -53,8 +53,8 @@ static void add_products(struct nsv_report *r, const struct limits *l, const str
 	}
 }
 
-static void add_bf16_products(struct nsv_report *r, struct nsv_team *team, const struct nsv_backend *b,
-	const struct limits *l)
+static void add_bf16_products(struct nsv_report *r, struct nsv_team *team,
+	const struct nsv_backend *b, const struct limits *l)
 {
 	static const uint32_t few[] = {1, 8, 32, 512};
 	struct point p[NSV_ARRAY_LEN(few)];

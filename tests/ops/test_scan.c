@@ -204,7 +204,10 @@ static void check_find(const struct nsv_scan *s, struct data *d)
 	goal = t_below(4) ? (double)t_float(0, 0.999999f) * total : 0;
 	for (sum = (double)d->w[0]; sum <= goal; sum += (double)d->w[i])
 		i++;
-	assert_int_equal(s->find(d->w, d->n, goal), i);
+	assert_int_equal(s->find(d->w, d->n, 0, goal), i);
+	uint32_t from = t_below(i + 1);
+	sum = s->sum(d->w, from);
+	assert_int_equal(from + s->find(d->w + from, d->n - from, sum, goal), i);
 }
 
 /* ---- */

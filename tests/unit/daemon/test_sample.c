@@ -35,7 +35,7 @@ static void test_against_reference(void **state)
 		int32_t token = -1;
 
 		sample_draw_logits(logits, n);
-		assert_int_equal(nsv_sampler_init(&s, n), 0);
+		assert_int_equal(nsv_sampler_init(&s, n, 1), 0);
 		assert_int_equal(
 			sample_pick(&s, logits, &params, seed, branch, pos, &token, NULL, 0), 0);
 		check_token(logits, n, &params, nsv_uniform(seed, branch, pos), token);
@@ -75,7 +75,7 @@ static void test_order(void **state)
 	struct nsv_sampler s;
 
 	(void)state;
-	assert_int_equal(nsv_sampler_init(&s, 4), 0);
+	assert_int_equal(nsv_sampler_init(&s, 4, 1), 0);
 	for (size_t c = 0; c < NSV_ARRAY_LEN(cases); c++) {
 		struct nsv_params p = nsv_params_default();
 		bool seen[4] = {false};
@@ -113,7 +113,7 @@ static void check_distribution(const struct nsv_params *params, const float *log
 	float w[64];
 	int32_t token;
 
-	assert_int_equal(nsv_sampler_init(&s, n), 0);
+	assert_int_equal(nsv_sampler_init(&s, n, 1), 0);
 	for (uint64_t pos = 0; pos < N_DRAW; pos++) {
 		assert_int_equal(sample_pick(&s, logits, params, seed, 0, pos, &token, NULL, 0), 0);
 		count[token]++;
@@ -163,7 +163,7 @@ static void test_greedy(void **state)
 	int32_t token;
 
 	(void)state;
-	assert_int_equal(nsv_sampler_init(&s, 5), 0);
+	assert_int_equal(nsv_sampler_init(&s, 5, 1), 0);
 	const float cold[] = {0, FLT_MIN, 1e-30f, 9.9e-4f};
 	for (size_t i = 0; i < NSV_ARRAY_LEN(cold); i++)
 		for (uint64_t pos = 0; pos < 50; pos++) {
@@ -193,7 +193,7 @@ static void test_not_finite(void **state)
 	struct nsv_lp lp[3] = {{5, 5}, {5, 5}, {5, 5}};
 
 	(void)state;
-	assert_int_equal(nsv_sampler_init(&s, 300), 0);
+	assert_int_equal(nsv_sampler_init(&s, 300, 1), 0);
 	for (int round = 0; round < 200; round++) {
 		int32_t token = -9;
 		sample_draw_logits(logits, 300);
@@ -204,7 +204,7 @@ static void test_not_finite(void **state)
 		assert_int_equal(lp[0].id, 5);
 	}
 	nsv_sampler_deinit(&s);
-	assert_int_equal(nsv_sampler_init(&s, 0), -EINVAL);
+	assert_int_equal(nsv_sampler_init(&s, 0, 1), -EINVAL);
 	nsv_sampler_deinit(&s);
 }
 
@@ -226,7 +226,7 @@ static void test_log_probs(void **state)
 		int32_t token;
 
 		sample_draw_logits(logits, n);
-		assert_int_equal(nsv_sampler_init(&s, n), 0);
+		assert_int_equal(nsv_sampler_init(&s, n, 1), 0);
 		assert_int_equal(
 			sample_pick(&s, logits, &params, 3, 0, t_rand(), &token, lp, n_lp), 0);
 		sample_ref_sort(sorted, logits, n);
