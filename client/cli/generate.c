@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 struct generate {
@@ -282,6 +283,15 @@ static int answer_json(struct generate *g, struct nsv_request *first, json_t *pr
 	return ret;
 }
 
+/* Do text and statistics go to one terminal, pipe or file? */
+static bool is_one_place(void)
+{
+	struct stat out, err;
+
+	return fstat(STDOUT_FILENO, &out) == 0 && fstat(STDERR_FILENO, &err) == 0 &&
+	       out.st_dev == err.st_dev && out.st_ino == err.st_ino;
+}
+
 static int print_answer(struct generate *g, struct nsv_request *r)
 {
 	struct nsv_client_result result;
@@ -296,7 +306,7 @@ static int print_answer(struct generate *g, struct nsv_request *r)
 	}
 	if ((g->list || isatty(STDOUT_FILENO)) && !newline)
 		putchar('\n');
-	else if (g->stats && isatty(STDERR_FILENO) && !newline)
+	else if (g->stats && (isatty(STDERR_FILENO) || is_one_place()) && !newline)
 		fputc('\n', stderr); /* the statistics begin a line, and the text stays as it is */
 	fflush(stdout);
 	ret = cli_finish(g->cli, g->client, r, ret, &result);

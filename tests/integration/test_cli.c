@@ -243,6 +243,14 @@ static void test_prompts_of_every_kind(void **state)
 	assert_int_equal(CLI(NULL, "generate", "-n", "1", ""), 0); /* the template is not empty */
 	assert_int_equal(CLI(NULL, "generate", "-n", "1", "--stats", "x"), 0);
 	assert_non_null(strstr(err, "tokens/s"));
+	/* Where both go to one place they do not share a line. */
+	char command[256];
+	snprintf(command, sizeof(command),
+		"%s --socket %s generate -n 9 --ignore-end --stats x 2>&1",
+		nsv_test_program("nanoserve"), daemon_.socket);
+	const char *shell[] = {"/bin/sh", "-c", command, NULL};
+	assert_int_equal(nsv_test_run(shell, NULL, out, sizeof(out), err, sizeof(err)), 0);
+	assert_true(strstr(out, "\n9 tokens at") || strncmp(out, "9 tokens at", 11) == 0);
 	REFUSED(1, "empty", "generate", "--raw", "");
 	REFUSED(1, "empty", "generate", "--ids", "[]");
 	REFUSED(1, "vocabulary", "generate", "--ids", "[1, 99999999]");
