@@ -244,7 +244,7 @@ static void test_prompts_of_every_kind(void **state)
 	assert_int_equal(CLI(NULL, "generate", "-n", "1", "--stats", "x"), 0);
 	assert_non_null(strstr(err, "tokens/s"));
 	/* Where both go to one place they do not share a line. */
-	char command[256];
+	char command[1024];
 	snprintf(command, sizeof(command),
 		"%s --socket %s generate -n 9 --ignore-end --stats x 2>&1",
 		nsv_test_program("nanoserve"), daemon_.socket);
