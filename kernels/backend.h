@@ -56,12 +56,14 @@ struct nsv_backend {
 	/* Activations in the form that `matmul` reads (float, or quantised a row at a time).
 	 * acts_len: bytes for n_row rows. acts_set: from x (n_row, n_in), rows `ld` apart; acts
 	 * (64-aligned) may refer to x, which stays as it is until the last matmul that reads
-	 * them. */
+	 * them. Of several rows a member reads those that nsv_part_range gives it, in units of
+	 * 1: whoever computed its rows by that share has nobody to meet before. */
 	size_t (*acts_len)(uint32_t n_row, uint32_t n_in);
 	void (*acts_set)(const struct nsv_part *part, void *acts, const float *x, size_t ld,
 		uint32_t n_row, uint32_t n_in);
 	/* out[r * ld_out + o] = sum_i x[r][i] W[o][i] for a packed weight of n_out rows in all;
-	 * n_row is that of acts_set. */
+	 * n_row is that of acts_set. It may use nsv_team_take: between two barriers there is one
+	 * product. */
 	void (*matmul)(const struct nsv_part *part, float *out, size_t ld_out, const void *weight,
 		const void *acts, uint32_t n_row);
 

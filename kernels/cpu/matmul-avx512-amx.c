@@ -11,6 +11,7 @@
 
 #include "kernels/cpu/block.h"
 #include "kernels/cpu/cpu.h"
+#include "kernels/cpu/share.h"
 #include "kernels/cpu/tiles.h"
 
 #define MIN_ROWS 12u /* fewer are quicker without tiles */
@@ -281,16 +282,14 @@ static void run_rows(const struct run *run, size_t begin, size_t end, size_t n_r
 	}
 }
 
-/* Whole tiles, as many at a time as stay in cache while the panels pass; then what is left. */
-void nsv_cpu_matmul_amx(const struct nsv_part *part, float *out, size_t ld_out, const void *weight,
-	const void *acts, uint32_t n_row)
+/* Panels begin .. end - 1: whole tiles, as many at a time as stay in cache while the panels pass;
+ * then what is left. */
+static void run_panels(const struct run *all, size_t begin, size_t end, size_t n_row)
 {
-	const struct nsv_cpu_weight *w = weight;
-	struct run run = {.w = w, .acts = acts, .out = out, .ld_out = ld_out, .h = NSV_CPU_TILE};
-	size_t begin, end, step = ACTS_CACHED / nsv_cpu_acts_row_len(w->n_in);
+	struct run run = *all;
+	size_t step = ACTS_CACHED / nsv_cpu_acts_row_len(run.w->n_in);
 	size_t whole = n_row / NSV_CPU_TILE * NSV_CPU_TILE;
 	step = nsv_max(step / NSV_CPU_TILE, 1) * NSV_CPU_TILE;
-	nsv_part_range(part, w->n_panel, 1, &begin, &end);
 	for (; run.row0 < whole; run.row0 = run.row_end) {
 		run.row_end = nsv_min(run.row0 + step, whole);
 		run_rows(&run, begin, end, n_row);
@@ -299,5 +298,17 @@ void nsv_cpu_matmul_amx(const struct nsv_part *part, float *out, size_t ld_out, 
 	run.row_end = n_row;
 	if (run.h)
 		run_rows(&run, begin, end, n_row);
+}
+
+void nsv_cpu_matmul_amx(const struct nsv_part *part, float *out, size_t ld_out, const void *weight,
+	const void *acts, uint32_t n_row)
+{
+	const struct nsv_cpu_weight *w = weight;
+	const struct run run = {
+		.w = w, .acts = acts, .out = out, .ld_out = ld_out, .h = NSV_CPU_TILE};
+	struct nsv_cpu_share share = nsv_cpu_share_begin(part, w->n_panel);
+	size_t begin, end;
+	while (nsv_cpu_share_next(&share, &begin, &end))
+		run_panels(&run, begin, end, n_row);
 	_tile_release();
 }

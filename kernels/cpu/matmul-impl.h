@@ -19,6 +19,7 @@
 #include "kernels/cpu/block.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/matmul-bf16-impl.h"
+#include "kernels/cpu/share.h"
 
 #define ACTS_CACHED (512u * 1024u) /* bytes of activations that stay in cache while panels pass */
 
@@ -318,9 +319,11 @@ void FN(matmul)(const struct nsv_part *part, float *out, size_t ld_out, const vo
 	const void *acts, uint32_t n_row)
 {
 	const struct nsv_cpu_weight *w = weight;
+	struct nsv_cpu_share share = nsv_cpu_share_begin(part, w->n_panel);
 	size_t begin, end, step = ACTS_CACHED / nsv_cpu_acts_row_len(w->n_in);
 	step = nsv_max(step / NSV_CPU_TILE, 1) * NSV_CPU_TILE;
-	nsv_part_range(part, w->n_panel, 1, &begin, &end);
-	for (size_t r = 0; r < n_row && begin < end; r += step)
-		FN(panels)(w, acts, out, ld_out, begin, end, r, nsv_min(r + step, n_row), n_row);
+	while (nsv_cpu_share_next(&share, &begin, &end))
+		for (size_t r = 0; r < n_row; r += step)
+			FN(panels)(w, acts, out, ld_out, begin, end, r, nsv_min(r + step, n_row),
+				n_row);
 }

@@ -225,7 +225,7 @@ static void test_same_bits(void **unused)
 			for (uint32_t count = 1; count < 45; count += 1 + t_below(12)) {
 				uint32_t r0 = t_below(45 - count);
 				float *some =
-					product(&b[i], &m, 1, x + r0 * 512, 512, count, 1 + t_below(5));
+					product(&b[i], &m, 1, x + r0 * 512, 512, count, 1 + t_below(8));
 				t_same(b[i].name, some, all + r0 * 50, count * 50);
 				nsv_guard_free(some);
 			}

@@ -1,0 +1,49 @@
+/* A product's panels shared out among a team. Few members are dealt them evenly, one long stretch of
+ * weights each. Of many the slowest would keep all waiting, as processors that others use too are
+ * not equally fast: most is dealt, and the rest taken in pieces by whoever is ready. What comes out
+ * does not depend on who computes it. */
+#ifndef NSV_KERNELS_CPU_SHARE_H
+#define NSV_KERNELS_CPU_SHARE_H
+
+#include "kernels/team.h"
+
+#define NSV_CPU_FEW 4u	   /* members: taking costs more than it saves */
+#define NSV_CPU_PIECES 16u /* a member, if all were taken */
+
+struct nsv_cpu_share {
+	const struct nsv_part *part;
+	size_t n_panel, n_dealt; /* to each member */
+	bool began;
+};
+
+static inline struct nsv_cpu_share nsv_cpu_share_begin(const struct nsv_part *part, size_t n_panel)
+{
+	return (struct nsv_cpu_share){.part = part,
+		.n_panel = n_panel,
+		.n_dealt = n_panel * 3 / 4 / part->count};
+}
+
+/* This member's next panels, [*begin, *end); false: there are none left. */
+static inline bool nsv_cpu_share_next(struct nsv_cpu_share *s, size_t *begin, size_t *end)
+{
+	const uint32_t count = s->part->count;
+	size_t piece = nsv_max(s->n_panel / (NSV_CPU_PIECES * count), 1);
+	uint32_t alone = 0;
+	bool first = !s->began;
+
+	s->began = true;
+	if (count <= NSV_CPU_FEW) {
+		nsv_part_range(s->part, s->n_panel, 1, begin, end);
+		return first && *begin < *end;
+	}
+	if (first && s->n_dealt) {
+		*begin = s->part->index * s->n_dealt;
+		*end = *begin + s->n_dealt;
+		return true;
+	}
+	*begin = count * s->n_dealt + nsv_team_take(s->part, &alone) * piece;
+	*end = nsv_min(*begin + piece, s->n_panel);
+	return *begin < s->n_panel;
+}
+
+#endif
