@@ -28,7 +28,7 @@ struct decode_line {
 	work_shape work;
 	int32_t n_block, slot_len;
 	run_start *starts;
-	piece *firsts;
+	run *runs;
 	int32_t *cuts;
 	split_state *splits;
 	int64_t *ends;
@@ -113,14 +113,14 @@ static enum nsv_cuda_path choose_path(
 	return fits ? NSV_CUDA_PATH_TENSOR : NSV_CUDA_PATH_GENERIC;
 }
 
-enum line_part { STARTS, FIRSTS, CUTS, SPLITS, ENDS, N_LINE_PART };
+enum line_part { STARTS, RUNS, CUTS, SPLITS, ENDS, N_LINE_PART };
 enum part { TICKET = 2 * N_LINE_PART, PREFILL_ENDS, PARTIALS, SHARED_ROWS, N_PART };
 
 static void size_line(const decode_line &line, uint32_t max_seq, size_t len[N_LINE_PART])
 {
 	size_t n_block = (size_t)line.n_block;
 	len[STARTS] = n_block ? (n_block + 1) * sizeof(run_start) : 0;
-	len[FIRSTS] = n_block * sizeof(piece);
+	len[RUNS] = n_block * sizeof(run);
 	len[CUTS] = n_block * sizeof(int32_t);
 	len[SPLITS] = n_block * sizeof(split_state);
 	len[ENDS] = max_seq * sizeof(int64_t);
@@ -165,7 +165,7 @@ static bool lay_out(struct nsv_cuda_attn *attn, size_t off[N_PART])
 static void place_line(decode_line *line, char *memory, const size_t off[N_LINE_PART])
 {
 	line->starts = (run_start *)(memory + off[STARTS]);
-	line->firsts = (piece *)(memory + off[FIRSTS]);
+	line->runs = (run *)(memory + off[RUNS]);
 	line->cuts = (int32_t *)(memory + off[CUTS]);
 	line->splits = (split_state *)(memory + off[SPLITS]);
 	line->ends = (int64_t *)(memory + off[ENDS]);
@@ -196,7 +196,7 @@ static int alloc_work(struct nsv_cuda_attn *attn, struct nsv_err *err)
 static void init_line(const struct nsv_cuda_attn *attn, uint64_t rows, decode_line *line)
 {
 	line->config = decode_choose(attn->shape, is_packed(attn), rows);
-	line->work.row_tile = line->config.row_tiles * 16;
+	line->work.row_tile = line->config.row_tile;
 	line->n_block = decode_n_block(line->config, attn->cuda->n_sm);
 	rows = nsv_min_u64(rows, (uint64_t)line->work.row_tile);
 	/* Whole 16-byte pieces, since partials are read so. */
@@ -318,7 +318,7 @@ static int plan_line(const decode_line &line, const struct nsv_cuda_seq *seqs, u
 	const work_shape &prefill, int64_t *prefill_ends, cudaStream_t stream)
 {
 	plan_args args = {line.work, seqs, (int32_t)n_seq, line.n_block, line.ends, line.starts,
-		line.firsts, line.cuts, prefill, prefill_ends};
+		line.runs, line.cuts, prefill, prefill_ends};
 	return plan_launch(args, stream);
 }
 
@@ -479,8 +479,7 @@ static int run_line(const decode_line &line, const struct nsv_cuda_seq *seqs, de
 {
 	args.shape = line.work;
 	args.seqs = seqs;
-	args.starts = line.starts;
-	args.firsts = line.firsts;
+	args.runs = line.runs;
 	args.splits = line.splits;
 	args.slot_len = line.slot_len;
 	return decode_launch(line.config, args, line.n_block, early, stream);

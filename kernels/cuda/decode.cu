@@ -4,8 +4,12 @@
  * (query row, head of the group) x the keys of one KV head.
  *
  *     producer warp   block table -> boxes of K and V -> ring of slots (64 keys each, swizzled)
- *     4 consumer      S = Q K^T, 16 keys of a tile a warp | row maxima through shared memory |
- *     warps           P to shared memory | O += P V, a quarter of the dims a warp
+ *     4 consumer      S^T = K Q^T, 16 keys of a tile a warp | row maxima through shared memory |
+ *     warps           P^T to shared memory | O^T += V^T P^T, a quarter of the dims a warp
+ *
+ * Keys and dims are the products' rows, so that 8 rows of the item fill their columns: groups are
+ * rarely larger. A step is a chain of latencies, and a run of few steps is nothing else: hence both
+ * tiles of a step side by side, and what is known before q is done before q is there.
  *
  *     slot: panels of 64 dims; a row is 128 bytes, its 16-byte pieces at piece ^ (row % 8)
  *     ring: K0 K1 V0 V1 | K2 K3 V2 V3 ... by steps, each slot with a full and an empty barrier
@@ -16,7 +20,7 @@
  * on who comes when, and nobody waits for anyone without end.
  *
  * Floor: 2 * n_kv * n_kv_head * head_dim * 2 bytes a sequence at the device's read rate; products
- * are 4 * 16 / group times what is needed and still a third of what the units do in that time. */
+ * are 8 / group times what is needed. */
 #include "kernels/cuda/decode_load.cuh"
 #include "kernels/cuda/decode_merge.cuh"
 #include "kernels/cuda/decode_packed.cuh"
@@ -27,522 +31,563 @@ namespace nsv
 
 constexpr int MAX_LOOKS = 64; /* for the other runs of an item, once ours is over */
 
-/* Running values of a thread: rows lane/4 and lane/4 + 8 of each row tile, its warp's dims. */
-template <int D, int MT, bool PACKED> struct accum {
-	using C = config<D, MT, PACKED>;
-	float o[MT][C::n_frag][4];
-	float l[MT][4]; /* l[0] and l[2] are the sums of the two rows */
-	float m[MT][2];
+/* Running values of a thread: rows lane % 4 * 2 and the next of each row tile, dims lane / 4 and
+ * lane / 4 + 8 of each of its warp's tiles of 16. */
+template <int D, int NT, bool PACKED> struct accum {
+	using C = config<D, NT, PACKED>;
+	float o[NT][C::dim_tiles][4]; /* (dim, row), (dim, next row), (dim + 8, ..), .. */
+	float l[NT][4];		      /* l[0] and l[1] are the sums of the two rows */
+	float m[NT][2];
 
 	__device__ __forceinline__ void reset()
 	{
 #pragma unroll
-		for (int mt = 0; mt < MT; mt++) {
+		for (int nt = 0; nt < NT; nt++) {
 #pragma unroll
-			for (int f = 0; f < C::n_frag; f++)
+			for (int f = 0; f < C::dim_tiles; f++)
 #pragma unroll
 				for (int e = 0; e < 4; e++)
-					o[mt][f][e] = 0.0f;
+					o[nt][f][e] = 0.0f;
 #pragma unroll
 			for (int e = 0; e < 4; e++)
-				l[mt][e] = 0.0f;
-			m[mt][0] = m[mt][1] = M_NONE;
+				l[nt][e] = 0.0f;
+			m[nt][0] = m[nt][1] = M_NONE;
 		}
 	}
 
-	__device__ __forceinline__ void scale(int mt, float f0, float f1)
+	/* Something of every product made so far, V's part of which is in each row of O. */
+	__device__ __forceinline__ uint32_t any() const
+	{
+		uint32_t x = 0;
+#pragma unroll
+		for (int f = 0; f < C::dim_tiles; f++)
+			x |= __float_as_uint(o[0][f][0]);
+		return x;
+	}
+
+	__device__ __forceinline__ void scale(int nt, const float factor[2])
 	{
 #pragma unroll
-		for (int f = 0; f < C::n_frag; f++) {
-			o[mt][f][0] = __fmul_rn(o[mt][f][0], f0);
-			o[mt][f][1] = __fmul_rn(o[mt][f][1], f0);
-			o[mt][f][2] = __fmul_rn(o[mt][f][2], f1);
-			o[mt][f][3] = __fmul_rn(o[mt][f][3], f1);
-		}
-		l[mt][0] = __fmul_rn(l[mt][0], f0);
-		l[mt][2] = __fmul_rn(l[mt][2], f1);
+		for (int f = 0; f < C::dim_tiles; f++)
+#pragma unroll
+			for (int e = 0; e < 4; e++)
+				o[nt][f][e] = __fmul_rn(o[nt][f][e], factor[e % 2]);
+#pragma unroll
+		for (int e = 0; e < 2; e++)
+			l[nt][e] = __fmul_rn(l[nt][e], factor[e]);
 	}
 
 	__device__ __forceinline__ void fold_chunk(const accum &chunk)
 	{
 #pragma unroll
-		for (int mt = 0; mt < MT; mt++) {
-			fold_factors f[2] = {
-				fold(m[mt][0], chunk.m[mt][0]), fold(m[mt][1], chunk.m[mt][1])};
+		for (int nt = 0; nt < NT; nt++) {
+			fold_factors by[2] = {
+				fold(m[nt][0], chunk.m[nt][0]), fold(m[nt][1], chunk.m[nt][1])};
 #pragma unroll
-			for (int n = 0; n < C::n_frag; n++)
+			for (int f = 0; f < C::dim_tiles; f++)
 #pragma unroll
 				for (int e = 0; e < 4; e++)
-					o[mt][n][e] =
-						fold_in(o[mt][n][e], chunk.o[mt][n][e], f[e / 2]);
-			l[mt][0] = fold_in(l[mt][0], chunk.l[mt][0], f[0]);
-			l[mt][2] = fold_in(l[mt][2], chunk.l[mt][2], f[1]);
-			m[mt][0] = f[0].m;
-			m[mt][1] = f[1].m;
+					o[nt][f][e] =
+						fold_in(o[nt][f][e], chunk.o[nt][f][e], by[e % 2]);
+#pragma unroll
+			for (int e = 0; e < 2; e++) {
+				l[nt][e] = fold_in(l[nt][e], chunk.l[nt][e], by[e]);
+				m[nt][e] = by[e].m;
+			}
 		}
 	}
 };
 
-template <typename E, int D, int MT, bool PACKED> struct consumer {
-	using C = config<D, MT, PACKED>;
+/* Where a slot's bytes are, and its scales where it has such. */
+struct slot_at {
+	uint32_t bytes, scales;
+};
+
+template <typename E, int D, int NT, bool PACKED> struct consumer {
+	using C = config<D, NT, PACKED>;
 	const decode_args &args;
-	const layout<D, MT, PACKED> &smem;
+	const layout<D, NT, PACKED> &smem;
 	const piece *p = nullptr; /* the piece in hand, in shared memory */
 	tile_range keys, inner;	  /* of it */
 	uint32_t q_buf;
 	int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-	uint32_t q[C::q_in_regs ? D / 16 : 1][4];
+	uint32_t q[C::q_in_regs ? D / 32 : 1][NT][4];
 	ring_at ring;
 	int parity = 0;
 	uint32_t none = (uint32_t)args.n_head >> 31; /* 0, which the compiler does not know */
-	accum<D, MT, PACKED> acc;
+	accum<D, NT, PACKED> acc;
 
-	__device__ consumer(const decode_args &a, const layout<D, MT, PACKED> &s) : args(a), smem(s)
+	__device__ consumer(const decode_args &a, const layout<D, NT, PACKED> &s) : args(a), smem(s)
 	{
 	}
 
-	/* A of q.k: slice ks of a tile of rows. */
-	__device__ __forceinline__ void q_frag(uint32_t a[4], int mt, int ks) const
+	/* A row of the item: this thread's first or second of a tile. */
+	__device__ __forceinline__ int32_t row_of(int nt, int e) const
 	{
-		uint32_t panel = q_buf + ks / 4 * (C::rows * ROW_BYTES);
+		return nt * ROW_TILE + (lane & 3) * 2 + e;
+	}
+
+	/* The first of the dims of O that are this warp's. */
+	__device__ __forceinline__ int32_t own_dim() const
+	{
+		return warp * C::dim_tiles * 16;
+	}
+
+	/* Q of two slices of dims. */
+	__device__ __forceinline__ void load_rows(int pair, int nt, uint32_t b[4]) const
+	{
+		uint32_t panel = q_buf + pair / 2 * (C::rows * ROW_BYTES);
 		if constexpr (PACKED)
-			packed_q_frag(a, panel, mt, ks);
+			load_packed_rows(panel, pair, nt, b);
 		else
-			ldmatrix_x4(a,
-				panel + swizzle(mt * 16 + (lane & 15), ks % 4 * 2 + (lane >> 4)));
+			ldmatrix_x4(b, panel + swizzle(nt * ROW_TILE + (lane & 7),
+						       pair % 2 * 4 + (lane >> 3)));
 	}
 
-	/* Of four dims a lane. */
-	__device__ __forceinline__ void packed_q_frag(
-		uint32_t a[4], uint32_t panel, int mt, int ks) const
+	/* Of four dims of a slice a lane. */
+	__device__ __forceinline__ void load_packed_rows(
+		uint32_t panel, int pair, int nt, uint32_t b[4]) const
 	{
+		uint32_t row = nt * ROW_TILE + (lane >> 2);
 #pragma unroll
-		for (int half = 0; half < 2; half++) {
-			uint32_t row = mt * 16 + half * 8 + (lane >> 2);
-			float2 x = ld_shared2(panel + swizzle(row, ks % 4 * 2 + (lane >> 1 & 1)) +
-					      (lane & 1) * 8);
-			a[half] = __float_as_uint(x.x);
-			a[half + 2] = __float_as_uint(x.y);
+		for (int j = 0; j < 2; j++) {
+			uint32_t piece = pair % 2 * 4 + j * 2 + (lane >> 1 & 1);
+			float2 x = ld_shared2(panel + swizzle(row, piece) + (lane & 1) * 8);
+			b[j * 2] = __float_as_uint(x.x);
+			b[j * 2 + 1] = __float_as_uint(x.y);
 		}
 	}
 
-	__device__ __forceinline__ void begin_piece(const piece *at, uint32_t buf)
+	__device__ __forceinline__ void begin_piece(const piece *at)
 	{
 		p = at;
 		keys = p->keys;
 		inner = p->inner;
+	}
+
+	__device__ __forceinline__ void take_q(uint32_t buf)
+	{
 		q_buf = buf;
 		if constexpr (C::q_in_regs) {
 #pragma unroll
-			for (int ks = 0; ks < D / 16; ks++)
-				q_frag(q[ks], 0, ks);
+			for (int i = 0; i < D / 32; i++)
+#pragma unroll
+				for (int nt = 0; nt < NT; nt++)
+					load_rows(i, nt, q[i][nt]);
 		}
 	}
 
-	/* B of q.k: N slices from k0 on of this warp's first 8 keys, and of the others. */
-	template <int N> __device__ __forceinline__ void key_frags(uint32_t b[N][4], int k0) const
+	/* K of 16 keys of this warp and two slices of dims. */
+	__device__ __forceinline__ void load_k(
+		const slot_at &slot, const uint32_t scales[2], int pair, uint32_t a[2][4]) const
 	{
-		uint32_t slot = smem.slot(ring.i), half = lane >> 3 & 1;
-		uint32_t row = warp * 16 + (lane & 7) + (lane >> 4 << 3);
-		if constexpr (PACKED)
-			packed_key_frags<N>(b, slot, row, k0 + half);
-		else
+		uint32_t row = warp * 16 + (lane & 15);
+		if constexpr (!PACKED) {
 #pragma unroll
-			for (int i = 0; i < N; i++)
-				ldmatrix_x4(b[i], smem.piece_at(slot, row, (k0 + i) * 2 + half));
+			for (int j = 0; j < 2; j++)
+				ldmatrix_x4(a[j], smem.piece_at(slot.bytes, row,
+							  pair * 4 + j * 2 + (lane >> 4)));
+		} else {
+			uint32_t x[4];
+			ldmatrix_x4(x, smem.piece_at(slot.bytes, row, pair * 2 + (lane >> 4)));
+#pragma unroll
+			for (int e = 0; e < 4; e++) {
+				a[e / 2][e % 2] = widen<E, 0, 1>(x[e], scales[e % 2]);
+				a[e / 2][e % 2 + 2] = widen<E, 2, 3>(x[e], scales[e % 2]);
+			}
+		}
 	}
 
-	template <int N>
-	__device__ __forceinline__ void packed_key_frags(
-		uint32_t b[N][4], uint32_t slot, uint32_t row, uint32_t piece) const
+	/* Of this thread's two keys of a slot of K. */
+	__device__ __forceinline__ void key_scales(const slot_at &slot, uint32_t scales[2]) const
 	{
-		uint32_t x[N / 2][4], scales[2];
-#pragma unroll
-		for (int i = 0; i < N / 2; i++)
-			ldmatrix_x4(x[i], smem.piece_at(slot, row, piece + i * 2));
-#pragma unroll
-		for (int h = 0; h < 2; h++) {
-			float scale = ld_shared(
-				smem.scales(ring.i) + (warp * 16 + h * 8 + (lane >> 2)) * 4);
-			scales[h] = widening<E>::scales(scale, scale);
-		}
-#pragma unroll
-		for (int i = 0; i < N; i++)
+		if constexpr (PACKED) {
 #pragma unroll
 			for (int h = 0; h < 2; h++) {
-				uint32_t bytes = x[i / 2][h * 2 + i % 2];
-				b[i][h * 2] = widen<E, 0, 1>(bytes, scales[h]);
-				b[i][h * 2 + 1] = widen<E, 2, 3>(bytes, scales[h]);
+				float x = ld_shared(
+					slot.scales + (warp * 16 + h * 8 + (lane >> 2)) * 4);
+				scales[h] = widening<E>::scales(x, x);
 			}
+		}
 	}
 
-	/* S of this warp's 16 keys. */
-	__device__ __forceinline__ void scores(float s[MT][2][4])
+	/* S of this warp's 16 keys of each tile of a step: chains of products side by side. */
+	__device__ __forceinline__ void scores(
+		float s[STEP_TILES][NT][4], const slot_at slots[STEP_TILES])
 	{
-		/* Slices whose fragments are under way. */
-		constexpr int batch = MT == 1 && D > 64 ? 8 : 4;
+		constexpr int batch = NT == 1 && D <= 128 ? 2 : 1; /* pairs of slices under way */
+		uint32_t scales[STEP_TILES][2];
 #pragma unroll
-		for (int mt = 0; mt < MT; mt++)
+		for (int i = 0; i < STEP_TILES; i++) {
+			zero(s[i]);
+			key_scales(slots[i], scales[i]);
+		}
 #pragma unroll
-			for (int e = 0; e < 8; e++)
-				s[mt][e / 4][e % 4] = 0.0f;
+		for (int p0 = 0; p0 < D / 32; p0 += batch) {
+			uint32_t a[batch][STEP_TILES][2][4];
 #pragma unroll
-		for (int k0 = 0; k0 < D / 16; k0 += batch) {
-			uint32_t b[batch][4];
-			key_frags<batch>(b, k0);
+			for (int j = 0; j < batch; j++)
 #pragma unroll
-			for (int i = 0; i < batch; i++)
+				for (int i = 0; i < STEP_TILES; i++)
+					load_k(slots[i], scales[i], p0 + j, a[j][i]);
 #pragma unroll
-				for (int mt = 0; mt < MT; mt++) {
-					uint32_t a[4];
+			for (int j = 0; j < batch; j++)
+#pragma unroll
+				for (int nt = 0; nt < NT; nt++) {
+					uint32_t b[4];
 					if constexpr (!C::q_in_regs)
-						q_frag(a, mt, k0 + i);
-					const uint32_t *qa = C::q_in_regs ? q[k0 + i] : a;
-					elem<E>::mma(s[mt][0], qa, b[i][0], b[i][1]);
-					elem<E>::mma(s[mt][1], qa, b[i][2], b[i][3]);
+						load_rows(p0 + j, nt, b);
+					const uint32_t *x = C::q_in_regs ? q[p0 + j][nt] : b;
+#pragma unroll
+					for (int e = 0; e < 2 * STEP_TILES; e++)
+						elem<E>::mma(s[e % STEP_TILES][nt],
+							a[j][e % STEP_TILES][e / STEP_TILES],
+							x[e / STEP_TILES * 2],
+							x[e / STEP_TILES * 2 + 1]);
 				}
 		}
 	}
 
-	__device__ __forceinline__ void prepare_scores(float s[MT][2][4])
+	static __device__ __forceinline__ void zero(float s[NT][4])
 	{
-		if (!args.score.is_prepared())
-			return;
 #pragma unroll
-		for (int mt = 0; mt < MT; mt++)
+		for (int nt = 0; nt < NT; nt++)
 #pragma unroll
-			for (int e = 0; e < 8; e++)
-				s[mt][e / 4][e % 4] = args.score.prepared(s[mt][e / 4][e % 4]);
+			for (int e = 0; e < 4; e++)
+				s[nt][e] = 0.0f;
 	}
 
-	/* The scores of keys that no row sees. */
-	__device__ __forceinline__ void no_scores(float s[MT][2][4])
+	__device__ __forceinline__ void prepare_scores(float s[NT][4]) const
 	{
 #pragma unroll
-		for (int mt = 0; mt < MT; mt++)
+		for (int nt = 0; nt < NT; nt++)
 #pragma unroll
-			for (int e = 0; e < 8; e++)
-				s[mt][e / 4][e % 4] = -INFINITY;
+			for (int e = 0; e < 4; e++)
+				s[nt][e] = args.score.prepared(s[nt][e]);
 	}
 
 	/* Position of the query of a row, and what it sees. */
-	__device__ __forceinline__ tile_range row_keys(int mt, int half) const
+	__device__ __forceinline__ tile_range row_keys(int nt, int e) const
 	{
-		int32_t row = p->row0 + mt * 16 + half * 8 + (lane >> 2);
-		int32_t pos = p->seq.n_past + row / args.shape.group;
+		int32_t pos = p->seq.n_past + (p->row0 + row_of(nt, e)) / args.shape.group;
 		return {window_begin(args.shape, pos), pos + 1};
 	}
 
-	/* Does some row not see some key of the tile? */
-	__device__ __forceinline__ bool is_edge(int32_t tile) const
+	/* Takes the scores of keys that a row does not see out of it; no row sees tile -1. */
+	__device__ __forceinline__ void mask(float s[NT][4], int32_t tile) const
 	{
-		return tile < inner.begin || tile >= inner.end;
-	}
-
-	__device__ __forceinline__ void mask(float s[MT][2][4], int32_t tile)
-	{
-		int32_t key0 = tile * TILE + warp * 16 + (lane & 3) * 2;
+		int32_t key0 = tile * TILE + warp * 16 + (lane >> 2);
 #pragma unroll
-		for (int mt = 0; mt < MT; mt++)
+		for (int nt = 0; nt < NT; nt++)
 #pragma unroll
-			for (int half = 0; half < 2; half++) {
-				tile_range seen = row_keys(mt, half);
+			for (int e = 0; e < 2; e++) {
+				tile_range seen = row_keys(nt, e);
 #pragma unroll
-				for (int e = 0; e < 4; e++) {
-					int32_t key = key0 + e / 2 * 8 + e % 2;
-					float &x = s[mt][e / 2][half * 2 + e % 2];
+				for (int h = 0; h < 2; h++) {
+					int32_t key = key0 + h * 8;
+					float &x = s[nt][h * 2 + e];
 					x = key >= seen.begin && key < seen.end ? x : -INFINITY;
 				}
 			}
 	}
 
 	/* Leaves this warp's maxima where the others find them. */
-	__device__ __forceinline__ void put_maxima(float s[STEP_TILES][MT][2][4])
+	__device__ __forceinline__ void put_maxima(float s[STEP_TILES][NT][4])
 	{
 #pragma unroll
-		for (int mt = 0; mt < MT; mt++)
+		for (int nt = 0; nt < NT; nt++)
 #pragma unroll
-			for (int half = 0; half < 2; half++) {
+			for (int e = 0; e < 2; e++) {
 				float x = -INFINITY;
 #pragma unroll
-				for (int i = 0; i < STEP_TILES * 4; i++)
-					x = fmaxf(x, s[i / 4][mt][i / 2 % 2][half * 2 + i % 2]);
-				x = fmaxf(x, __shfl_xor_sync(~0u, x, 1));
-				x = fmaxf(x, __shfl_xor_sync(~0u, x, 2));
-				uint32_t row = mt * 16 + half * 8 + (lane >> 2);
-				if ((lane & 3) == 0)
-					st_shared(smem.row_max(parity) + (row * N_WARP + warp) * 4,
+				for (int i = 0; i < STEP_TILES; i++)
+					x = fmaxf(x, fmaxf(s[i][nt][e], s[i][nt][2 + e]));
+#pragma unroll
+				for (int d = 4; d < 32; d *= 2)
+					x = fmaxf(x, __shfl_xor_sync(~0u, x, d));
+				if (lane < 4)
+					st_shared(smem.row_max(parity) +
+							  (row_of(nt, e) * N_WARP + warp) * 4,
 						x);
 			}
 	}
 
-	__device__ __forceinline__ float get_maximum(int mt, int half) const
+	__device__ __forceinline__ float get_maximum(int nt, int e) const
 	{
-		uint32_t row = mt * 16 + half * 8 + (lane >> 2);
-		float4 x = ld_shared4(smem.row_max(parity) + row * N_WARP * 4);
+		float4 x = ld_shared4(smem.row_max(parity) + row_of(nt, e) * N_WARP * 4);
 		return fmaxf(fmaxf(x.x, x.y), fmaxf(x.z, x.w));
 	}
 
 	/* New references from all maxima; P of this warp's keys to shared memory. */
-	__device__ __forceinline__ void weights(float s[STEP_TILES][MT][2][4])
+	__device__ __forceinline__ void weights(float s[STEP_TILES][NT][4])
 	{
 #pragma unroll
-		for (int mt = 0; mt < MT; mt++) {
-			float f[2];
+		for (int nt = 0; nt < NT; nt++) {
+			float *m = acc.m[nt], before[2] = {m[0], m[1]}, by[2];
 #pragma unroll
-			for (int half = 0; half < 2; half++) {
-				float m = next_ref(acc.m[mt][half],
-					__fmul_rn(get_maximum(mt, half), args.score.factor));
-				f[half] = exp2_fast(__fsub_rn(acc.m[mt][half], m));
-				acc.m[mt][half] = m;
-				uint32_t row = mt * 16 + half * 8 + (lane >> 2);
+			for (int e = 0; e < 2; e++)
+				m[e] = next_ref(
+					m[e], __fmul_rn(get_maximum(nt, e), args.score.factor));
 #pragma unroll
-				for (int i = 0; i < STEP_TILES * 2; i++) {
-					const float *x = &s[i / 2][mt][i % 2][half * 2];
-					uint32_t w = elem<E>::pack(args.score.weight(x[0], m),
-						args.score.weight(x[1], m));
-					uint32_t at = smem.p(parity, i / 2) +
-						      swizzle(row, warp * 2 + i % 2) +
-						      (lane & 3) * 4;
-					st_shared(at, __uint_as_float(w));
-				}
+			for (int i = 0; i < STEP_TILES * 2; i++) {
+				const float *x = &s[i / 2][nt][i % 2 * 2];
+				int32_t key = i / 2 * TILE + warp * 16 + i % 2 * 8 + (lane >> 2);
+				uint32_t w = elem<E>::pack(args.score.weight(x[0], m[0]),
+					args.score.weight(x[1], m[1]));
+				st_shared(smem.p(parity, nt) + key * 16 + (lane & 3) * 4,
+					__uint_as_float(w));
 			}
-			if (__any_sync(~0u, f[0] != 1.0f || f[1] != 1.0f))
-				acc.scale(mt, f[0], f[1]);
+#pragma unroll
+			for (int e = 0; e < 2; e++)
+				by[e] = exp2_fast(__fsub_rn(before[e], m[e]));
+			acc.scale(nt, by);
 		}
 	}
 
 	/* Keys of a V slot that no row sees may hold anything: make them, or their scales where
 	 * these are what may be no number, zeros. */
-	__device__ __forceinline__ void clear_unseen(int32_t tile)
+	__device__ void clear_unseen(const slot_at &slot, int32_t tile)
 	{
 		int32_t begin = keys.begin - tile * TILE, end = keys.end - tile * TILE;
-		if (begin <= 0 && end >= TILE)
-			return;
-		uint32_t at = PACKED ? smem.scales(ring.i) : smem.slot(ring.i);
 		constexpr int n = PACKED ? TILE : C::slot_bytes / 16;
 		for (int i = threadIdx.x; i < n; i += N_CONSUMER) {
 			int32_t row = PACKED ? i : i / 8 % TILE;
 			if (row >= begin && row < end)
 				continue;
 			if constexpr (PACKED)
-				st_shared(at + i * 4, 0.0f);
+				st_shared(slot.scales + i * 4, 0.0f);
 			else
-				st_shared(at + i * 16, make_float4(0.0f, 0.0f, 0.0f, 0.0f));
+				st_shared(slot.bytes + i * 16, make_float4(0.0f, 0.0f, 0.0f, 0.0f));
 		}
-		async_proxy_fence();
-		named_barrier(CONSUMERS, N_CONSUMER);
 	}
 
-	/* B of P V: slice ks of a tile's keys, for all dims of this warp. `bytes`: those of two
-	 * slices, read with the first. */
-	__device__ __forceinline__ void value_frags(
-		uint32_t b[C::n_frag / 2][4], uint32_t bytes[C::n_frag / 2][4], int ks) const
+	/* V of two slices of keys and 16 dims of this warp; packed: rows of a product are then dims
+	 * by twos. */
+	__device__ __forceinline__ void load_v(const slot_at &slot, const uint32_t scales[4],
+		int pair, int f, uint32_t a[2][4]) const
 	{
-		if constexpr (PACKED)
-			packed_value_frags(b, bytes, ks);
-		else
+		uint32_t tile = warp * C::dim_tiles + f;
+		if constexpr (!PACKED) {
 #pragma unroll
-			for (int f = 0; f < C::n_frag / 2; f++)
-				ldmatrix_x4_trans(b[f],
-					smem.piece_at(smem.slot(ring.i), ks * 16 + (lane & 15),
-						(warp * C::n_frag / 2 + f) * 2 + (lane >> 4)));
-	}
-
-	__device__ __forceinline__ void packed_value_frags(
-		uint32_t b[C::n_frag / 2][4], uint32_t bytes[C::n_frag / 2][4], int ks) const
-	{
-		uint32_t slot = smem.slot(ring.i);
-		if (ks % 2 == 0)
+			for (int j = 0; j < 2; j++) {
+				uint32_t row =
+					(pair * 2 + j) * SLICE_KEYS + (lane & 7) + (lane >> 4) * 8;
+				ldmatrix_x4_trans(a[j],
+					smem.piece_at(slot.bytes, row, tile * 2 + (lane >> 3 & 1)));
+			}
+		} else {
+			uint32_t x[4];
+			ldmatrix_x4_trans(
+				x, smem.piece_at(slot.bytes, pair * 2 * SLICE_KEYS + lane, tile));
 #pragma unroll
-			for (int f = 0; f < C::n_frag / 2; f++)
-				ldmatrix_x4_trans(bytes[f], smem.piece_at(slot, ks * 16 + lane,
-								    warp * C::n_frag / 2 + f));
-#pragma unroll
-		for (int h = 0; h < 2; h++) {
-			float2 scale = ld_shared2(
-				smem.scales(ring.i) + (ks * 16 + h * 8 + (lane & 3) * 2) * 4);
-			uint32_t scales = widening<E>::scales(scale.x, scale.y);
-#pragma unroll
-			for (int f = 0; f < C::n_frag / 2; f++) {
-				b[f][h] = widen<E, 0, 2>(bytes[f][ks % 2 * 2 + h], scales);
-				b[f][h + 2] = widen<E, 1, 3>(bytes[f][ks % 2 * 2 + h], scales);
+			for (int e = 0; e < 4; e++) {
+				a[e / 2][e % 2 * 2] = widen<E, 0, 2>(x[e], scales[e]);
+				a[e / 2][e % 2 * 2 + 1] = widen<E, 1, 3>(x[e], scales[e]);
 			}
 		}
 	}
 
-	/* O += P V and l += P 1 of tile i of a step, on this warp's dims. Returns what follows from all
-	 * of V that it read. */
-	__device__ __forceinline__ uint32_t products(int i)
+	/* Of this thread's keys of two slices of a slot of V. */
+	__device__ __forceinline__ void value_scales(
+		const slot_at &slot, int pair, uint32_t scales[4]) const
 	{
-		uint32_t ones = elem<E>::ones, bytes[C::n_frag / 2][4];
+		if constexpr (PACKED) {
 #pragma unroll
-		for (int ks = 0; ks < TILE / 16; ks++) {
-			uint32_t a[MT][4], b[C::n_frag / 2][4];
+			for (int e = 0; e < 4; e++) {
+				float2 x = ld_shared2(
+					slot.scales + (pair * 32 + e * 8 + (lane & 3) * 2) * 4);
+				scales[e] = widening<E>::scales(x.x, x.y);
+			}
+		}
+	}
+
+	/* O += P V and l += P 1 of the tiles of a step from `first` on, on this warp's dims. */
+	__device__ __forceinline__ void products(int first, const slot_at slots[STEP_TILES])
+	{
+		constexpr int n_slice = TILE / SLICE_KEYS, batch = NT == 1 && D <= 128 ? 4 : 2;
+		constexpr uint32_t x = elem<E>::ones;
+		constexpr uint32_t ones[4] = {x, x, x, x};
 #pragma unroll
-			for (int mt = 0; mt < MT; mt++)
-				ldmatrix_x4(
-					a[mt], smem.p(parity, i) + swizzle(mt * 16 + (lane & 15),
-									   ks * 2 + (lane >> 4)));
-			value_frags(b, bytes, ks);
+		for (int k0 = first * n_slice; k0 < STEP_TILES * n_slice; k0 += batch) {
+			uint32_t a[C::dim_tiles][batch][4], b[NT][batch * 2];
+			const slot_at &slot = slots[k0 / n_slice];
 #pragma unroll
-			for (int mt = 0; mt < MT; mt++) {
-				elem<E>::mma(acc.l[mt], a[mt], ones, ones);
+			for (int nt = 0; nt < NT; nt++)
 #pragma unroll
-				for (int f = 0; f < C::n_frag / 2; f++) {
-					elem<E>::mma(acc.o[mt][f * 2], a[mt], b[f][0], b[f][1]);
-					elem<E>::mma(acc.o[mt][f * 2 + 1], a[mt], b[f][2], b[f][3]);
+				for (int ks = 0; ks < batch; ks += 2)
+					ldmatrix_x4_trans(&b[nt][ks * 2],
+						smem.p(parity, nt) +
+							((k0 + ks) * SLICE_KEYS + lane) * 16);
+#pragma unroll
+			for (int ks = 0; ks < batch; ks += 2) {
+				uint32_t scales[4];
+				value_scales(slot, (k0 + ks) % n_slice / 2, scales);
+#pragma unroll
+				for (int f = 0; f < C::dim_tiles; f++)
+					load_v(slot, scales, (k0 + ks) % n_slice / 2, f, &a[f][ks]);
+			}
+#pragma unroll
+			for (int ks = 0; ks < batch; ks++)
+#pragma unroll
+				for (int nt = 0; nt < NT; nt++) {
+					const uint32_t *w = b[nt] + ks * 2;
+#pragma unroll
+					for (int f = 0; f < C::dim_tiles; f++)
+						elem<E>::mma(acc.o[nt][f], a[f][ks], w[0], w[1]);
+					elem<E>::mma(acc.l[nt], ones, w[0], w[1]);
 				}
-			}
 		}
-		uint32_t made = 0;
-#pragma unroll
-		for (int f = 0; f < C::n_frag / 2; f++)
-			made |= __float_as_uint(acc.o[0][f * 2][0]);
-		return made;
 	}
 
-	/* Gives the slot back once `made`, which follows from all that was read of it, is there: an
-	 * arrival alone goes before the products, while reads of the slot are still under way. */
-	__device__ __forceinline__ void release(uint32_t made)
-	{
-		__syncwarp();
-		if (lane == 0)
-			mbar_arrive(smem.empty(ring.i) + (made & none));
-		ring.next(C::n_slot);
-	}
-
-	__device__ __forceinline__ void tile_scores(float s[MT][2][4], int32_t t)
+	/* Waits for the slots of a step's next kind; of one tile alone, which is the step's last,
+	 * both are its own. */
+	__device__ __forceinline__ void wait_slots(bool is_whole, slot_at slots[STEP_TILES])
 	{
 		mbar_wait(smem.full(ring.i), ring.round);
-		scores(s);
-		release(__float_as_uint(s[0][0][0]));
-		prepare_scores(s);
-		if (is_edge(t))
-			mask(s, t);
+		slots[0] = slots[1] = {smem.slot(ring.i), smem.scales(ring.i)};
+		if (!is_likely(is_whole))
+			return;
+		ring_at second = ring;
+		second.next(C::n_slot);
+		mbar_wait(smem.full(second.i), second.round);
+		slots[1] = {smem.slot(second.i), smem.scales(second.i)};
+	}
+
+	/* Gives them back once `made`, which follows from all that was read of them, is there. An
+	 * arrival alone overtakes reads that nothing has waited for, and while other warps' stores
+	 * crowd their way these take longer than the slot's next keys. */
+	__device__ __forceinline__ void release(bool is_whole, uint32_t made)
+	{
+		__syncwarp();
+		for (int n = is_whole ? 2 : 1; n > 0; n--) {
+			if (lane == 0)
+				mbar_arrive(smem.empty(ring.i) + (made & none));
+			ring.next(C::n_slot);
+		}
 	}
 
 	/* The tiles [t, end) of a step: as its last ones. */
 	__device__ __forceinline__ void step(int32_t t, int32_t end)
 	{
-		float s[STEP_TILES][MT][2][4];
-#pragma unroll
-		for (int i = 0; i < STEP_TILES; i++)
-			if (end - STEP_TILES + i >= t)
-				tile_scores(s[i], end - STEP_TILES + i);
-			else
-				no_scores(s[i]);
+		static_assert(STEP_TILES == 2);
+		float s[STEP_TILES][NT][4];
+		slot_at slots[STEP_TILES];
+		bool is_whole = end - t == STEP_TILES;
+		wait_slots(is_whole, slots);
+		scores(s, slots);
+		release(is_whole, __float_as_uint(s[0][0][0]) | __float_as_uint(s[1][0][0]));
+		if (args.score.is_prepared()) {
+			prepare_scores(s[0]);
+			prepare_scores(s[1]);
+		}
+		if (!is_likely(is_whole && t >= inner.begin && end <= inner.end)) {
+			mask(s[0], is_whole ? t : -1);
+			mask(s[1], end - 1);
+		}
 		put_maxima(s);
 		named_barrier(CONSUMERS, N_CONSUMER);
 		weights(s);
 		named_barrier(CONSUMERS, N_CONSUMER);
-#pragma unroll 1
-		for (; t < end; t++) {
-			mbar_wait(smem.full(ring.i), ring.round);
-			clear_unseen(t);
-			release(products(STEP_TILES - (end - t)));
+		wait_slots(is_whole, slots);
+		if (!is_likely(t * TILE >= keys.begin && end * TILE <= keys.end)) {
+			if (is_whole)
+				clear_unseen(slots[0], t);
+			clear_unseen(slots[1], end - 1);
+			async_proxy_fence();
+			named_barrier(CONSUMERS, N_CONSUMER);
 		}
+		if (is_likely(is_whole))
+			products(0, slots);
+		else
+			products(1, slots);
+		release(is_whole, acc.any());
 		parity ^= 1;
 	}
 
-	/* The first of two dims of O that a thread has next to each other: pair f, of lane `at`. */
-	__device__ __forceinline__ int32_t pair_dim(int f, int at) const
-	{
-		return warp * C::dims_warp +
-		       (PACKED ? f / 2 * 16 + (at & 3) * 4 + f % 2 * 2 : f * 8 + (at & 3) * 2);
-	}
-
-	/* One of its two values, in the upper or lower row. */
-	template <typename A>
-	static __device__ __forceinline__ auto &pair_value(A &a, int mt, int half, int f, int i)
-	{
-		return PACKED ? a.o[mt][f / 2 * 2 + i][half * 2 + f % 2] : a.o[mt][f][half * 2 + i];
-	}
-
-	/* Calls put(row of the item, dim, two values) for what this thread holds of `a`. */
+	/* Calls put(row of the item, dim, values of it and the next, sum) for pairs of what
+	 * this thread holds of `a`, or it and that of the next dim: each has one of their rows. */
 	template <typename F>
-	__device__ __forceinline__ void each(const accum<D, MT, PACKED> &a, F put) const
+	__device__ __forceinline__ void each(const accum<D, NT, PACKED> &a, F put) const
 	{
-		int at = opaque(lane);
+		int at = opaque(lane), odd = at >> 2 & 1;
 #pragma unroll
-		for (int mt = 0; mt < MT; mt++)
+		for (int nt = 0; nt < NT; nt++)
 #pragma unroll
-			for (int half = 0; half < 2; half++) {
-				int32_t row = mt * 16 + half * 8 + (at >> 2);
-				if (row >= p->n_row)
-					continue;
-#pragma unroll
-				for (int f = 0; f < C::n_frag; f++)
-					put(row, pair_dim(f, at), pair_value(a, mt, half, f, 0),
-						pair_value(a, mt, half, f, 1), a.l[mt][half * 2]);
+			for (int i = 0; i < C::dim_tiles * 2; i++) {
+				const float *o = a.o[nt][i / 2] + (PACKED ? i % 2 : i % 2 * 2);
+				int32_t row = row_of(nt, PACKED ? i % 2 : odd);
+				int32_t dim = own_dim() + (PACKED ? i / 2 * 16 + (at >> 2) * 2
+								  : i * 8 + (at >> 3) * 2);
+				float x = o[0], y = PACKED ? o[2] : o[1], l = a.l[nt][i % 2];
+				if constexpr (!PACKED) {
+					float other = __shfl_xor_sync(~0u, odd ? o[0] : o[1], 4);
+					x = odd ? other : x;
+					y = odd ? y : other;
+					l = odd ? a.l[nt][1] : a.l[nt][0];
+				}
+				if (row < p->n_row)
+					put(row, dim, x, y, l);
 			}
 	}
 
-	__device__ void put_partial(const accum<D, MT, PACKED> &a, float *slot) const
+	/* Rows have places by twos. */
+	__device__ void put_partial(const accum<D, NT, PACKED> &a, float *slot) const
 	{
+		int32_t rows = args.slot_len / (D + 2);
 		each(a, [&](int32_t row, int32_t dim, float x, float y, float) {
 			__stcg(reinterpret_cast<float2 *>(slot + row * D + dim), make_float2(x, y));
 		});
-		int32_t rows = args.slot_len / (D + 2), at = opaque(lane);
-		float *m = slot + rows * D, *l = m + rows;
 #pragma unroll
-		for (int mt = 0; mt < MT; mt++)
-#pragma unroll
-			for (int half = 0; half < 2; half++) {
-				int32_t row = mt * 16 + half * 8 + (at >> 2);
-				if (warp == 0 && (at & 3) == 0 && row < p->n_row) {
-					__stcg(m + row, a.m[mt][half]);
-					__stcg(l + row, a.l[mt][half * 2]);
-				}
+		for (int nt = 0; nt < NT; nt++)
+			if (threadIdx.x < 4 && row_of(nt, 0) < p->n_row) {
+				float *m = slot + rows * D + row_of(nt, 0), *l = m + rows;
+				__stcg(reinterpret_cast<float2 *>(m),
+					make_float2(a.m[nt][0], a.m[nt][1]));
+				__stcg(reinterpret_cast<float2 *>(l),
+					make_float2(a.l[nt][0], a.l[nt][1]));
 			}
 	}
 
-	__device__ void put_shared(const accum<D, MT, PACKED> &a, const out_rows &out) const
+	__device__ void put_shared(const accum<D, NT, PACKED> &a, const out_rows &out) const
 	{
 		each(a, [&](int32_t row, int32_t dim, float x, float y, float) {
 			__stcg(reinterpret_cast<float2 *>(out.shared<D>(row) + dim),
 				make_float2(x, y));
 		});
-		int at = opaque(lane);
 #pragma unroll
-		for (int mt = 0; mt < MT; mt++)
+		for (int nt = 0; nt < NT; nt++)
 #pragma unroll
-			for (int half = 0; half < 2; half++) {
-				int32_t row = mt * 16 + half * 8 + (at >> 2);
-				if (warp == 0 && (at & 3) == 0 && row < p->n_row)
-					__stcg(reinterpret_cast<float2 *>(out.shared<D>(row) + D),
-						make_float2(a.m[mt][half], a.l[mt][half * 2]));
-			}
+			for (int e = 0; e < 2; e++)
+				if (threadIdx.x < 4 && row_of(nt, e) < p->n_row)
+					__stcg(reinterpret_cast<float2 *>(
+						       out.shared<D>(row_of(nt, e)) + D),
+						make_float2(a.m[nt][e], a.l[nt][e]));
 	}
 
 	/* What a prefix has of the item's rows, in place of the chunks that it stands for. */
-	__device__ void get_shared(accum<D, MT, PACKED> &a) const
+	__device__ void get_shared(accum<D, NT, PACKED> &a) const
 	{
 		out_rows from(args, *p);
 		from.out = reinterpret_cast<char *>(args.shared);
-		int at = opaque(lane);
+		int32_t dim0 = own_dim() + (lane >> 2) * (PACKED ? 2 : 1);
 #pragma unroll
-		for (int mt = 0; mt < MT; mt++)
+		for (int nt = 0; nt < NT; nt++)
 #pragma unroll
-			for (int half = 0; half < 2; half++) {
-				int32_t row = mt * 16 + half * 8 + (at >> 2);
-				if (row >= p->n_row)
+			for (int e = 0; e < 2; e++) {
+				if (row_of(nt, e) >= p->n_row)
 					continue;
-				const float *o = from.shared<D>(row);
+				const float *o = from.shared<D>(row_of(nt, e));
 				float2 ml = __ldcg(reinterpret_cast<const float2 *>(o + D));
-				a.m[mt][half] = ml.x;
-				a.l[mt][half * 2] = ml.y;
+				a.m[nt][e] = ml.x;
+				a.l[nt][e] = ml.y;
 #pragma unroll
-				for (int f = 0; f < C::n_frag; f++) {
-					float2 x = __ldcg(reinterpret_cast<const float2 *>(
-						o + pair_dim(f, at)));
-					pair_value(a, mt, half, f, 0) = x.x;
-					pair_value(a, mt, half, f, 1) = x.y;
-				}
+				for (int i = 0; i < C::dim_tiles * 2; i++)
+					a.o[nt][i / 2][i % 2 * 2 + e] = __ldcg(
+						o + dim0 + (PACKED ? i / 2 * 16 + i % 2 : i * 8));
 			}
 	}
 
-	__device__ void put_rows(const accum<D, MT, PACKED> &a) const
+	__device__ void put_rows(const accum<D, NT, PACKED> &a) const
 	{
 		out_rows out(args, *p);
 		if (out.is_shared)
@@ -566,7 +611,7 @@ template <typename E, int D, int MT, bool PACKED> struct consumer {
 		return p->partials.end - p->partials.begin > ALONE_CHUNKS;
 	}
 
-	__device__ void run_piece();
+	__device__ void run_piece(const ring_at &q_ring);
 	__device__ bool count_done(split_state *state) const;
 	__device__ void leave(split_state *state) const;
 	__device__ void take_slices(split_state *state, const merge_job &job);
@@ -575,18 +620,23 @@ template <typename E, int D, int MT, bool PACKED> struct consumer {
 
 /* A chunk at a time: folded where the item's first tile is ours, else left as a partial. What is
  * folded of an item that goes on takes the place of its last chunk. */
-template <typename E, int D, int MT, bool PACKED>
-__device__ void consumer<E, D, MT, PACKED>::run_piece()
+template <typename E, int D, int NT, bool PACKED>
+__device__ __forceinline__ void consumer<E, D, NT, PACKED>::run_piece(const ring_at &q_ring)
 {
 	tile_range tiles = p->tiles;
 	bool begins = p->run.begin == p->line.begin, ends = p->run.end == p->line.end;
-	int32_t chunk0 = tile_chunk(p->line.begin);
-	accum<D, MT, PACKED> total;
+	bool goes_on = begins && args.shape.part == OWN_KEYS && p->seq.n_shared > 0;
+	int32_t chunk0 = tile_chunk(p->line.begin), t = tiles.begin;
+	int32_t stop = min(chunk_end(t), tiles.end);
+	float *partial = slot(tile_chunk(t) - chunk0);
+	accum<D, NT, PACKED> total;
 	total.reset();
-	if (begins && args.shape.part == OWN_KEYS && p->seq.n_shared > 0)
+	grid_wait();
+	mbar_wait(smem.q_full(q_ring.i), q_ring.round);
+	take_q(smem.q(q_ring.i));
+	if (goes_on)
 		get_shared(total);
-	for (int32_t t = tiles.begin; t < tiles.end;) {
-		int32_t stop = min(chunk_end(t), tiles.end), chunk = tile_chunk(t);
+	for (; t < tiles.end; stop = min(chunk_end(stop), tiles.end)) {
 		acc.reset();
 		for (int32_t end; t < stop; t = end) {
 			end = min(step_end(t), stop);
@@ -595,7 +645,8 @@ __device__ void consumer<E, D, MT, PACKED>::run_piece()
 		if (begins)
 			total.fold_chunk(acc);
 		else
-			put_partial(acc, slot(chunk - chunk0));
+			put_partial(acc, partial);
+		partial += args.slot_len;
 	}
 	if (begins && ends) {
 		put_rows(total);
@@ -608,50 +659,47 @@ __device__ void consumer<E, D, MT, PACKED>::run_piece()
 
 /* Counts the run's tiles of an item as done; true when all of the item's are. A run that has no
  * more work waits a little for that where it may take part in what follows. */
-template <typename E, int D, int MT, bool PACKED>
-__device__ bool consumer<E, D, MT, PACKED>::count_done(split_state *state) const
+template <typename E, int D, int NT, bool PACKED>
+__device__ bool consumer<E, D, NT, PACKED>::count_done(split_state *state) const
 {
 	uint32_t n = p->run.end - p->run.begin, all = p->line.end - p->line.begin;
-	__threadfence();
-	bool done = atomicAdd(&state->done, n) + n == all;
+	bool done = count_in_order(&state->done, n) + n == all;
 	int n_look = is_shared() && p->run.end < p->line.end ? MAX_LOOKS : 0;
 	for (int i = 0; i < n_look && !done; i++) {
 		__nanosleep(64);
-		done = *(volatile uint32_t *)&state->done == all;
+		done = look_in_order(&state->done) == all;
 	}
-	__threadfence();
 	return done;
 }
 
 /* The last run to be through with an item leaves its state as it was. */
-template <typename E, int D, int MT, bool PACKED>
-__device__ void consumer<E, D, MT, PACKED>::leave(split_state *state) const
+template <typename E, int D, int NT, bool PACKED>
+__device__ void consumer<E, D, NT, PACKED>::leave(split_state *state) const
 {
 	uint32_t n = p->run.end - p->run.begin, all = p->line.end - p->line.begin;
-	__threadfence();
-	if (atomicAdd(&state->left, n) + n == all)
+	if (count_in_order(&state->left, n) + n == all)
 		*state = {0, 0, 0};
 }
 
 /* Takes slices of the merge until there are none. */
-template <typename E, int D, int MT, bool PACKED>
-__device__ void consumer<E, D, MT, PACKED>::take_slices(split_state *state, const merge_job &job)
+template <typename E, int D, int NT, bool PACKED>
+__device__ void consumer<E, D, NT, PACKED>::take_slices(split_state *state, const merge_job &job)
 {
 	__shared__ uint32_t next;
-	for (uint32_t n_slice = (job.n_row * D + SLICE - 1) / SLICE;;) {
+	for (uint32_t n_slice = job.n_row * (D / SLICE);;) {
 		if (threadIdx.x == 0)
 			next = atomicAdd(&state->taken, 1);
 		named_barrier(CONSUMERS, N_CONSUMER);
 		if (next >= n_slice)
 			return;
-		merge_slice<E, D, MT, PACKED>(smem, job, next);
+		merge_slice<E, D, NT, PACKED>(smem, job, next);
 	}
 }
 
 /* A run is through with its part of a split item: few partials are folded by the last to arrive,
  * of many each run that is there then takes slices. */
-template <typename E, int D, int MT, bool PACKED>
-__device__ void consumer<E, D, MT, PACKED>::arrive()
+template <typename E, int D, int NT, bool PACKED>
+__device__ void consumer<E, D, NT, PACKED>::arrive()
 {
 	__shared__ uint32_t is_done;
 	split_state *state = args.splits + p->split;
@@ -662,7 +710,7 @@ __device__ void consumer<E, D, MT, PACKED>::arrive()
 	if (is_done && is_shared())
 		take_slices(state, merge_job(args, *p));
 	else if (is_done)
-		merge<E, D, MT, PACKED>(smem, merge_job(args, *p));
+		merge<E, D, NT, PACKED>(smem, merge_job(args, *p));
 	if (threadIdx.x > 0)
 		return;
 	if (is_shared())
@@ -671,31 +719,29 @@ __device__ void consumer<E, D, MT, PACKED>::arrive()
 		state->done = 0;
 }
 
-template <typename E, int D, int MT, bool PACKED>
+template <typename E, int D, int NT, bool PACKED>
 __device__ void consume(
-	const decode_args &args, const layout<D, MT, PACKED> &smem, const piece *pieces)
+	const decode_args &args, const layout<D, NT, PACKED> &smem, const piece *pieces)
 {
-	consumer<E, D, MT, PACKED> c(args, smem);
+	consumer<E, D, NT, PACKED> c(args, smem);
 	for (ring_at q_ring;; q_ring.next(2)) {
-		mbar_wait(smem.q_full(q_ring.i), q_ring.round);
+		mbar_wait(smem.piece_full(q_ring.i), q_ring.round);
 		if (pieces[q_ring.i].item < 0)
 			break;
-		c.begin_piece(&pieces[q_ring.i], smem.q(q_ring.i));
-		c.run_piece();
-		__syncwarp();
-		if (threadIdx.x % 32 == 0)
-			mbar_arrive(smem.q_empty(q_ring.i));
+		c.begin_piece(&pieces[q_ring.i]);
+		c.run_piece(q_ring);
+		mbar_arrive(smem.q_empty(q_ring.i));
 	}
 }
 
-template <typename E, int D, int MT, bool PACKED>
-__global__ void __launch_bounds__(N_THREAD, (config<D, MT, PACKED>::per_sm))
+template <typename E, int D, int NT, bool PACKED>
+__global__ void __launch_bounds__(N_THREAD, (config<D, NT, PACKED>::per_sm))
 	decode_kernel(const __grid_constant__ decode_args args)
 {
-	using C = config<D, MT, PACKED>;
+	using C = config<D, NT, PACKED>;
 	extern __shared__ char raw[];
 	__shared__ piece pieces[2];
-	layout<D, MT, PACKED> smem = {(smem_addr(raw) + 1023) & ~1023u};
+	layout<D, NT, PACKED> smem = {(smem_addr(raw) + 1023) & ~1023u};
 	if (threadIdx.x == N_CONSUMER) {
 		tma_prefetch_map(&args.k);
 		tma_prefetch_map(&args.v);
@@ -704,18 +750,17 @@ __global__ void __launch_bounds__(N_THREAD, (config<D, MT, PACKED>::per_sm))
 			mbar_init(smem.empty(i), N_WARP);
 		}
 		for (int i = 0; i < 2; i++) {
-			mbar_init(smem.q_full(i), 33);
-			mbar_init(smem.q_empty(i), N_WARP);
+			mbar_init(smem.piece_full(i), 1);
+			mbar_init(smem.q_full(i), 32);
+			mbar_init(smem.q_empty(i), N_CONSUMER);
 		}
 		mbar_init_fence();
 	}
 	__syncthreads();
 	if (threadIdx.x >= N_CONSUMER) {
-		producer<D, MT, PACKED>(args, smem, pieces).run();
+		producer<D, NT, PACKED>(args, smem, pieces).load();
 	} else {
-		grid_wait();
-		grid_launch_next();
-		consume<E, D, MT, PACKED>(args, smem, pieces);
+		consume<E, D, NT, PACKED>(args, smem, pieces);
 	}
 }
 
@@ -724,42 +769,48 @@ __global__ void __launch_bounds__(N_THREAD, (config<D, MT, PACKED>::per_sm))
 using kernel_fn = void (*)(const decode_args);
 
 struct instance {
-	int32_t dim_pad, row_tiles, smem_bytes, per_sm;
+	int32_t dim_pad, row_tile, smem_bytes, per_sm;
 	bool packed;
 	kernel_fn fn[2]; /* bf16, fp16 */
 };
 
-template <int D, int MT, bool PACKED> constexpr instance make_instance()
+template <int D, int NT, bool PACKED> constexpr instance make_instance()
 {
-	using C = config<D, MT, PACKED>;
-	return {D, MT, C::smem_bytes, C::per_sm, PACKED,
-		{decode_kernel<__nv_bfloat16, D, MT, PACKED>,
-			decode_kernel<__half, D, MT, PACKED>}};
+	using C = config<D, NT, PACKED>;
+	return {D, C::rows, C::smem_bytes, C::per_sm, PACKED,
+		{decode_kernel<__nv_bfloat16, D, NT, PACKED>,
+			decode_kernel<__half, D, NT, PACKED>}};
 }
 
 static const instance instances[] = {
 	make_instance<64, 1, false>(),
 	make_instance<64, 2, false>(),
 	make_instance<64, 4, false>(),
+	make_instance<64, 8, false>(),
 	make_instance<128, 1, false>(),
 	make_instance<128, 2, false>(),
 	make_instance<128, 4, false>(),
+	make_instance<128, 8, false>(),
 	make_instance<256, 1, false>(),
 	make_instance<256, 2, false>(),
+	make_instance<256, 4, false>(),
 	make_instance<64, 1, true>(),
 	make_instance<64, 2, true>(),
 	make_instance<64, 4, true>(),
+	make_instance<64, 8, true>(),
 	make_instance<128, 1, true>(),
 	make_instance<128, 2, true>(),
 	make_instance<128, 4, true>(),
+	make_instance<128, 8, true>(),
 	make_instance<256, 1, true>(),
 	make_instance<256, 2, true>(),
+	make_instance<256, 4, true>(),
 };
 
 static const instance *find_instance(const decode_config &config)
 {
 	for (const instance &i : instances)
-		if (i.dim_pad == config.dim_pad && i.row_tiles == config.row_tiles &&
+		if (i.dim_pad == config.dim_pad && i.row_tile == config.row_tile &&
 			i.packed == config.packed)
 			return &i;
 	return nullptr;
@@ -768,8 +819,10 @@ static const instance *find_instance(const decode_config &config)
 decode_config decode_choose(const nsv_attn_shape &shape, bool packed, uint64_t max_rows)
 {
 	int32_t dim_pad = shape.head_dim <= 64 ? 64 : shape.head_dim <= 128 ? 128 : 256;
-	int32_t row_tiles = max_rows <= 16 ? 1 : max_rows <= 32 || dim_pad == 256 ? 2 : 4;
-	return {shape.kv_dtype == NSV_F16, packed, dim_pad, row_tiles};
+	int32_t most = dim_pad == 256 ? 32 : 64, row_tile = ROW_TILE;
+	while (row_tile < most && (uint64_t)row_tile < max_rows)
+		row_tile *= 2;
+	return {shape.kv_dtype == NSV_F16, packed, dim_pad, row_tile};
 }
 
 int decode_load()

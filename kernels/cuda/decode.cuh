@@ -17,8 +17,7 @@ struct alignas(16) split_state {
 };
 
 struct decode_args : attn_args {
-	const run_start *starts; /* (n_block + 1) */
-	const piece *firsts;	 /* (n_block) first pieces of the runs */
+	const run *runs;	 /* (n_block) */
 	split_state *splits;	 /* (n_block) */
 	float *partials;	 /* (n_block, n_slot, slot_len), a slot a chunk */
 	int32_t n_slot, slot_len;
@@ -31,8 +30,8 @@ struct decode_args : attn_args {
 /* Which instantiation serves a shape; fixed with the working memory. */
 struct decode_config {
 	bool f16, packed;  /* fp16, not bf16; K and V are e4m3 */
-	int32_t dim_pad;   /* 64, 128, 256 */
-	int32_t row_tiles; /* of 16 rows: 1, 2, 4 */
+	int32_t dim_pad;  /* 64, 128, 256 */
+	int32_t row_tile; /* rows an item: 8, 16, 32, 64 */
 };
 
 /* Floats of a partial result of `rows` rows: o, then the references, then the sums. */

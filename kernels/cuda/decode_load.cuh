@@ -28,11 +28,11 @@ __device__ __forceinline__ void load_scales(
 }
 
 /* The boxes of one slot, a lane each. */
-template <int D, int MT, bool PACKED>
+template <int D, int NT, bool PACKED>
 __device__ __forceinline__ void load_slot(const decode_args &args, const slot_source &from,
-	const layout<D, MT, PACKED> &smem, ring_at &ring, const box &b, int lane)
+	const layout<D, NT, PACKED> &smem, ring_at &ring, const box &b, int lane)
 {
-	using C = config<D, MT, PACKED>;
+	using C = config<D, NT, PACKED>;
 	uint32_t full = smem.full(ring.i);
 	mbar_wait(smem.empty(ring.i), ring.round ^ 1);
 	uint32_t n_row = __popc(__ballot_sync(~0u, b.used)) << args.box_shift;
@@ -50,17 +50,17 @@ __device__ __forceinline__ void load_slot(const decode_args &args, const slot_so
 	ring.next(C::n_slot);
 }
 
-template <int D, int MT, bool PACKED> struct producer {
-	using C = config<D, MT, PACKED>;
+template <int D, int NT, bool PACKED> struct producer {
+	using C = config<D, NT, PACKED>;
 	const decode_args &args;
-	const layout<D, MT, PACKED> &smem;
+	const layout<D, NT, PACKED> &smem;
 	piece *pieces;
 	ring_at ring, q_ring;
 	uint64_t policy; /* a prefix is read by several tiles of rows, all else once */
 	int lane = threadIdx.x % 32;
 	bool is_ready = false; /* the launch before this one has ended */
 
-	__device__ producer(const decode_args &a, const layout<D, MT, PACKED> &s, piece *p)
+	__device__ producer(const decode_args &a, const layout<D, NT, PACKED> &s, piece *p)
 	    : args(a), smem(s), pieces(p),
 	      policy(a.shape.part == SHARED_KEYS ? policy_evict_normal() : policy_evict_first())
 	{
@@ -75,33 +75,38 @@ template <int D, int MT, bool PACKED> struct producer {
 		is_ready = true;
 	}
 
-	/* Hands a piece and its q to the consumers; with none, the end. */
+	/* Hands a piece to the consumers; with none, the end. */
 	__device__ void announce(const piece *p)
 	{
 		mbar_wait(smem.q_empty(q_ring.i), q_ring.round ^ 1);
-		if (lane == 0) {
-			if (p)
-				pieces[q_ring.i] = *p;
-			else
-				pieces[q_ring.i].item = -1;
-			mbar_arrive(smem.q_full(q_ring.i));
-		}
+		if (lane > 0)
+			return;
 		if (p)
-			load_q<D, MT * 16>(args, p->seq, p->row0, p->head0, smem.q(q_ring.i),
-				C::rows * ROW_BYTES, lane);
+			pieces[q_ring.i] = *p;
+		else
+			pieces[q_ring.i].item = -1;
+		mbar_arrive(smem.piece_full(q_ring.i));
+	}
+
+	/* Lets the announced piece's q follow. */
+	__device__ void bring_q(const piece &p, const row_walk &rows)
+	{
+		wait_before();
+		load_q<D, C::rows>(args, p.seq, rows, smem.q(q_ring.i), C::rows * ROW_BYTES, lane);
 		cp_async_arrive(smem.q_full(q_ring.i));
 		q_ring.next(2);
 	}
 
 	/* Slots that may be asked for before the launch before this one has ended, since what it
-	 * wrote is not among them: those of the piece's first step, or its first keys alone. */
+	 * wrote is not among them: those of the piece's first steps, or its first keys alone. */
 	__device__ int32_t early_slots(const piece &p) const
 	{
-		int32_t n = min(step_end(p.tiles.begin), p.tiles.end) - p.tiles.begin;
-		int32_t n_old = min(p.seq.n_past / TILE - p.tiles.begin, n);
-		if (is_ready || n_old <= 0)
+		if (is_ready)
 			return 0;
-		return n_old == n ? min(2 * n, C::n_slot) : n_old;
+		int32_t old = min(p.seq.n_past / TILE, p.tiles.end), begin = p.tiles.begin;
+		int32_t steps_end = old == p.tiles.end ? old : old & ~(STEP_TILES - 1);
+		return steps_end > begin ? min(2 * (steps_end - begin), C::n_slot)
+					 : max(old - begin, 0);
 	}
 
 	__device__ void tile_boxes(const piece &p, int32_t tile, box b[STEP_TILES]) const
@@ -115,27 +120,23 @@ template <int D, int MT, bool PACKED> struct producer {
 	__device__ void load_piece(const piece &p)
 	{
 		int32_t head = p.item % args.shape.n_kv_head, early = early_slots(p);
-		const slot_source from[2] = {{&args.k, &args.packed_k, head, policy},
-			{&args.v, &args.packed_v, head, policy}};
 		box b[STEP_TILES], next[STEP_TILES];
 		tile_boxes(p, p.tiles.begin, b);
-		if (early == 0) {
-			wait_before();
-			announce(&p);
-		}
+		announce(&p);
+		row_walk rows = q_walk<D>(args, p.seq, p.row0, p.head0, lane);
+		if (early == 0)
+			bring_q(p, rows);
 		for (int32_t tile = p.tiles.begin, end; tile < p.tiles.end; tile = end) {
 			end = min(step_end(tile), p.tiles.end);
 			tile_boxes(p, end, next);
-#pragma unroll
-			for (int i = 0; i < 2 * STEP_TILES; i++) {
-				if (tile + i % STEP_TILES >= end)
-					continue;
-				load_slot(args, from[i / STEP_TILES], smem, ring, b[i % STEP_TILES],
-					lane);
-				if (--early == 0) {
-					wait_before();
-					announce(&p);
-				}
+#pragma unroll 1
+			for (int i = 0; i < 2 * (end - tile); i++) {
+				bool is_k = i<end - tile, second = (is_k ? i : i - (end - tile))> 0;
+				slot_source from = {is_k ? &args.k : &args.v,
+					is_k ? &args.packed_k : &args.packed_v, head, policy};
+				load_slot(args, from, smem, ring, choose(second, b[0], b[1]), lane);
+				if (--early == 0)
+					bring_q(p, rows);
 			}
 #pragma unroll
 			for (int i = 0; i < STEP_TILES; i++)
@@ -143,16 +144,11 @@ template <int D, int MT, bool PACKED> struct producer {
 		}
 	}
 
-	__device__ void load_run(int32_t run)
+	__device__ void load()
 	{
-		for (run_walk walk(args.firsts[run], args.starts[run + 1]); !walk.done();
+		for (run_walk walk(args.runs[blockIdx.x]); !walk.done();
 			walk.next(args.shape, args.seqs))
 			load_piece(walk.at);
-	}
-
-	__device__ void run()
-	{
-		load_run(blockIdx.x);
 		wait_before();
 		announce(nullptr);
 	}

@@ -4,8 +4,8 @@
  *
  * Few chunks: the run that arrives last folds them all. Factors of fold() first, a lane a chunk;
  * then each thread folds four dims of a row over the chunks in order, its copies two groups ahead.
- * Many chunks: slices of 128 values of o, taken one by one by whichever runs of the item are still
- * there. A thread folds one value; the copies are shared, groups of chunks ahead.
+ * Many chunks: slices of 64 values of o, taken one by one by whichever runs of the item are still
+ * there. A thread folds one value; the copies are shared.
  *
  * Whoever folds, a value's additions are the same. Floor: the partials read once, at the rate of
  * the multiprocessors that take part. */
@@ -18,9 +18,8 @@ namespace nsv
 {
 
 constexpr int ALONE_CHUNKS = 32; /* what one run folds alone: a warp's lanes */
-constexpr int SLICE = N_CONSUMER;
-constexpr int SLICE_GROUP = 16; /* chunks whose part of a slice is asked for together */
-constexpr int SLICE_GROUPS = 3; /* of which there are so many in shared memory */
+constexpr int SLICE = 64;	 /* values of o that are folded together, beyond that */
+constexpr int SLICE_CHUNKS = 80; /* chunks whose part of a slice is asked for together */
 
 /* Where an item's rows go, and what of the arguments that takes: to q's places in `out`, or what a
  * prefix has of them to args.shared. */
@@ -85,14 +84,14 @@ __device__ __forceinline__ float running_maximum(float x, int lane)
 }
 
 /* Folding by one run: kept out of line, since it needs registers of its own. */
-template <typename E, int D, int MT, bool PACKED> struct merger {
-	using C = config<D, MT, PACKED>;
+template <typename E, int D, int NT, bool PACKED> struct merger {
+	using C = config<D, NT, PACKED>;
 	static_assert(C::rows * (ALONE_CHUNKS * 12 + 4) <= 2 * C::p_bytes, "all in the place of P");
-	layout<D, MT, PACKED> smem;
+	layout<D, NT, PACKED> smem;
 	merge_job job;
 	int32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
 
-	__device__ merger(const layout<D, MT, PACKED> &s, const merge_job &j) : smem(s), job(j)
+	__device__ merger(const layout<D, NT, PACKED> &s, const merge_job &j) : smem(s), job(j)
 	{
 	}
 
@@ -120,12 +119,9 @@ template <typename E, int D, int MT, bool PACKED> struct merger {
 	}
 
 	/* The factors of fold() of a row's chunks, their sums, and the reference of all, to shared
-	 * memory. */
-	__device__ void factors(int32_t row) const
+	 * memory: from what a lane has of its chunk. */
+	__device__ __forceinline__ void factors(int32_t row, float m, float l) const
 	{
-		int32_t rows = job.slot_len / (D + 2);
-		const float *ml = slot(min(lane, job.n_chunk - 1)) + rows * D + row;
-		float m = lane < job.n_chunk ? __ldcg(ml) : M_NONE, l = __ldcg(ml + rows);
 		float seen = running_maximum(m, lane), before = __shfl_up_sync(~0u, seen, 1);
 		fold_factors f = fold(lane ? before : M_NONE, m);
 		if (lane < job.n_chunk) {
@@ -134,6 +130,22 @@ template <typename E, int D, int MT, bool PACKED> struct merger {
 		}
 		if (lane == 31)
 			st_shared(reference_at(row), seen);
+	}
+
+	/* Of all rows, those of a warp two at a time: what takes the time is asking. */
+	__device__ __forceinline__ void all_factors() const
+	{
+		int32_t rows = job.slot_len / (D + 2);
+		const float *ml = slot(min(lane, job.n_chunk - 1)) + rows * D;
+#pragma unroll 1
+		for (int32_t r = warp; r < job.n_row; r += 2 * N_WARP) {
+			int32_t second = min(r + N_WARP, job.n_row - 1);
+			float m0 = __ldcg(ml + r), l0 = __ldcg(ml + rows + r);
+			float m1 = __ldcg(ml + second), l1 = __ldcg(ml + rows + second);
+			factors(r, lane < job.n_chunk ? m0 : M_NONE, l0);
+			if (r + N_WARP < job.n_row)
+				factors(second, lane < job.n_chunk ? m1 : M_NONE, l1);
+		}
 	}
 
 	/* Asks for this thread's part of a group of chunks: one group of copies, maybe empty. */
@@ -228,8 +240,7 @@ template <typename E, int D, int MT, bool PACKED> struct merger {
 			int32_t row = min(i / (D / 4), job.n_row - 1);
 			fetch(0, row * D + dim);
 			if (i0 == 0) {
-				for (int32_t r = warp; r < job.n_row; r += N_WARP)
-					factors(r);
+				all_factors();
 				named_barrier(CONSUMERS, N_CONSUMER);
 			}
 			fold_row(row, dim, i / (D / 4) < job.n_row);
@@ -237,158 +248,124 @@ template <typename E, int D, int MT, bool PACKED> struct merger {
 	}
 };
 
-template <typename E, int D, int MT, bool PACKED>
-__device__ __noinline__ void merge(layout<D, MT, PACKED> smem, merge_job job)
+template <typename E, int D, int NT, bool PACKED>
+__device__ __noinline__ void merge(layout<D, NT, PACKED> smem, merge_job job)
 {
-	merger<E, D, MT, PACKED>(smem, job).run();
+	merger<E, D, NT, PACKED>(smem, job).run();
 }
 
-/* Folding a slice of an item. */
-template <typename E, int D, int MT, bool PACKED> struct slice_merger {
-	static constexpr int n_row = D == 64 ? 2 : 1; /* of the item, in a slice */
-	layout<D, MT, PACKED> smem;
+/* Folding a slice: 64 dims of a row. The copies of all chunks that shared memory has place for are
+ * under way at once, since each trip to the second-level cache takes as long as folding them. */
+template <typename E, int D, int NT, bool PACKED> struct slice_merger {
+	static_assert(SLICE_CHUNKS * SLICE * 4 <= config<D, NT, PACKED>::merge_bytes);
+	static_assert(SLICE_CHUNKS * 16 <= 2 * config<D, NT, PACKED>::p_bytes);
+	layout<D, NT, PACKED> smem;
 	merge_job job;
-	int32_t slice;
+	int32_t row, dim0;
 	int32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-	float before[n_row]; /* the rows' references so far */
+	float before = M_NONE; /* the row's reference so far */
 
-	__device__ slice_merger(const layout<D, MT, PACKED> &s, const merge_job &j, int32_t i)
-	    : smem(s), job(j), slice(i)
+	__device__ slice_merger(const layout<D, NT, PACKED> &s, const merge_job &j, int32_t slice)
+	    : smem(s), job(j), row(slice / (D / SLICE)), dim0(slice % (D / SLICE) * SLICE)
 	{
-		for (float &x : before)
-			x = M_NONE;
-	}
-
-	__device__ __forceinline__ int32_t row0() const
-	{
-		return slice * SLICE / D;
 	}
 
 	/* (a, b, l) of a chunk of a batch: in the place of both P. */
-	__device__ __forceinline__ uint32_t factor_at(int32_t i, int32_t row) const
+	__device__ __forceinline__ uint32_t factor_at(int32_t i) const
 	{
-		return smem.p(0, 0) + (i * n_row + row) * 16;
+		return smem.p(0, 0) + i * 16;
 	}
 
-	__device__ __forceinline__ uint32_t group_at(int32_t group) const
+	/* Asks for the slice's part of n chunks. */
+	__device__ __forceinline__ void fetch(int32_t c0, int32_t n) const
 	{
-		return smem.merge(0, 0) + group % SLICE_GROUPS * SLICE_GROUP * SLICE * 4;
-	}
-
-	/* Asks for a group of chunks, four a warp: one group of copies, maybe empty. */
-	__device__ __forceinline__ void fetch(int32_t group) const
-	{
-		constexpr int each = SLICE_GROUP / N_WARP;
-		const float *from = job.slots + slice * SLICE + lane * 4;
-		bool used = slice * SLICE + lane * 4 < job.n_row * D;
-#pragma unroll
-		for (int j = 0; j < each; j++) {
-			int32_t in = warp * each + j, chunk = group * SLICE_GROUP + in;
-			if (used && chunk < job.n_chunk)
-				cp_async_16(group_at(group) + in * SLICE * 4 + lane * 16,
-					from + (int64_t)chunk * job.slot_len, 16);
-		}
+		constexpr int pieces = SLICE / 4, step = N_CONSUMER / pieces;
+		int32_t c = threadIdx.x / pieces, in = threadIdx.x % pieces * 4;
+		const float *from =
+			job.slots + (int64_t)(c0 + c) * job.slot_len + row * D + dim0 + in;
+		uint32_t to = smem.merge(threadIdx.x, 0);
+		for (; c < n; c += step, from += step * job.slot_len, to += N_CONSUMER * 16)
+			cp_async_16(to, from, 16);
 		cp_async_commit();
 	}
 
-	/* The factors of fold() of a batch of chunks, a thread each; beyond the end none is read. */
-	__device__ void factors(int32_t c0)
+	/* The factors of fold() of n chunks, a thread each. */
+	__device__ __forceinline__ void factors(int32_t c0, int32_t n)
 	{
-		int32_t rows = job.slot_len / (D + 2), c = c0 + threadIdx.x;
-		const float *ml =
-			job.slots + (int64_t)min(c, job.n_chunk - 1) * job.slot_len + rows * D;
-		float m[n_row], l[n_row], seen[n_row];
-#pragma unroll
-		for (int r = 0; r < n_row; r++) {
-			int32_t row = min(row0() + r, job.n_row - 1);
-			m[r] = c < job.n_chunk ? __ldcg(ml + row) : M_NONE;
-			l[r] = __ldcg(ml + rows + row);
-		}
-#pragma unroll
-		for (int r = 0; r < n_row; r++) {
-			seen[r] = running_maximum(m[r], lane);
-			if (lane == 31)
-				st_shared(smem.row_max(0) + (r * N_WARP + warp) * 4, seen[r]);
-		}
+		int32_t rows = job.slot_len / (D + 2), c = c0 + min((int32_t)threadIdx.x, n - 1);
+		const float *ml = job.slots + (int64_t)c * job.slot_len + rows * D + row;
+		float m = __ldcg(ml), l = __ldcg(ml + rows);
+		float seen = running_maximum(m, lane), up = __shfl_up_sync(~0u, seen, 1),
+		      x = before;
+		if (lane == 31)
+			st_shared(smem.row_max(0) + warp * 4, seen);
 		named_barrier(CONSUMERS, N_CONSUMER);
-#pragma unroll
-		for (int r = 0; r < n_row; r++) {
-			float x = before[r], up = __shfl_up_sync(~0u, seen[r], 1);
-			for (int w = 0; w < N_WARP; w++) {
-				float y = ld_shared(smem.row_max(0) + (r * N_WARP + w) * 4);
-				x = w < warp ? fmaxf(x, y) : x;
-				before[r] = fmaxf(before[r], y);
-			}
-			fold_factors f = fold(lane ? fmaxf(x, up) : x, m[r]);
-			st_shared(factor_at(threadIdx.x, r), make_float4(f.a, f.b, l[r], 0.0f));
+		for (int w = 0; w < N_WARP; w++) {
+			float y = ld_shared(smem.row_max(0) + w * 4);
+			x = w < warp ? fmaxf(x, y) : x;
+			before = fmaxf(before, y);
 		}
-		named_barrier(CONSUMERS, N_CONSUMER);
+		fold_factors f = fold(lane ? fmaxf(x, up) : x, m);
+		if ((int32_t)threadIdx.x < n)
+			st_shared(factor_at(threadIdx.x), make_float4(f.a, f.b, l, 0.0f));
 	}
 
-	/* This thread's value of a slice: the chunks [c0, end) of a batch, in order. */
-	__device__ __forceinline__ void fold_batch(
-		float &o, float &l, int32_t c0, int32_t end) const
+	/* This thread's value: n chunks in order. */
+	__device__ __forceinline__ void fold_batch(float &o, float &l, int32_t n) const
 	{
-		for (int32_t group = c0 / SLICE_GROUP; group * SLICE_GROUP < end; group++) {
-			int32_t first = group * SLICE_GROUP, n = min(SLICE_GROUP, end - first);
-			uint32_t x_at = group_at(group) + threadIdx.x * 4;
-			uint32_t f_at = factor_at(first - c0, threadIdx.x / D);
-			cp_async_wait<SLICE_GROUPS - 2>();
-			named_barrier(CONSUMERS, N_CONSUMER);
-			fetch(group + SLICE_GROUPS - 1);
-#pragma unroll 4
-			for (int32_t j = 0; j < n; j++) {
-				float x = ld_shared(x_at + j * SLICE * 4);
-				float4 k = ld_shared4(f_at + j * n_row * 16);
-				fold_factors f = {0.0f, k.x, k.y};
-				o = fold_in(o, x, f);
-				l = fold_in(l, k.z, f);
-			}
+		uint32_t x_at = smem.merge(0, 0) + threadIdx.x * 4, f_at = factor_at(0);
+#pragma unroll 8
+		for (int32_t j = 0; j < n; j++) {
+			float x = ld_shared(x_at + j * SLICE * 4);
+			float4 k = ld_shared4(f_at + j * 16);
+			fold_factors f = {0.0f, k.x, k.y};
+			o = fold_in(o, x, f);
+			l = fold_in(l, k.z, f);
 		}
 	}
 
 	/* The value's part of a prefix goes on in each of its sequences. */
-	__device__ void put_shared(float o, float l, int32_t row, int32_t dim) const
+	__device__ void put_shared(float o, float l, int32_t dim) const
 	{
 		float *to = job.out.template shared<D>(row);
 		__stcg(to + dim, o);
 		if (dim == 0)
-			__stcg(reinterpret_cast<float2 *>(to + D),
-				make_float2(row == row0() ? before[0] : before[n_row - 1], l));
+			__stcg(reinterpret_cast<float2 *>(to + D), make_float2(before, l));
 	}
 
 	__device__ void put(float o, float l) const
 	{
-		int32_t i = slice * SLICE + threadIdx.x, row = i / D, dim = i % D;
-		if (job.out.is_shared) {
-			if (row < job.n_row)
-				put_shared(o, l, row, dim);
-			return;
-		}
+		int32_t dim = dim0 + threadIdx.x;
+		if (job.out.is_shared)
+			return put_shared(o, l, dim);
 		float x = normalise(o, l), y = __shfl_down_sync(~0u, x, 1);
-		if (lane % 2 == 0 && row < job.n_row && dim < job.out.head_dim)
+		if (lane % 2 == 0 && dim < job.out.head_dim)
 			*reinterpret_cast<uint32_t *>(job.out(row) + dim * 2) = elem<E>::pack(x, y);
 	}
 
 	__device__ void run()
 	{
+		bool folds = threadIdx.x < SLICE;
 		float o = 0.0f, l = 0.0f;
-		for (int i = 0; i < SLICE_GROUPS - 1; i++)
-			fetch(i);
-		for (int32_t c = 0; c < job.n_chunk; c += N_CONSUMER) {
-			factors(c);
-			fold_batch(o, l, c, min(c + N_CONSUMER, job.n_chunk));
+		for (int32_t c = 0; c < job.n_chunk; c += SLICE_CHUNKS) {
+			int32_t n = min(SLICE_CHUNKS, job.n_chunk - c);
+			fetch(c, n);
+			factors(c, n);
+			cp_async_wait<0>();
+			named_barrier(CONSUMERS, N_CONSUMER);
+			if (folds)
+				fold_batch(o, l, n);
+			named_barrier(CONSUMERS, N_CONSUMER);
 		}
-		cp_async_wait<0>();
-		put(o, l);
-		named_barrier(CONSUMERS, N_CONSUMER);
+		if (folds)
+			put(o, l);
 	}
 };
 
-template <typename E, int D, int MT, bool PACKED>
-__device__ __noinline__ void merge_slice(layout<D, MT, PACKED> smem, merge_job job, int32_t slice)
+template <typename E, int D, int NT, bool PACKED>
+__device__ __noinline__ void merge_slice(layout<D, NT, PACKED> smem, merge_job job, int32_t slice)
 {
-	slice_merger<E, D, MT, PACKED>(smem, job, slice).run();
+	slice_merger<E, D, NT, PACKED>(smem, job, slice).run();
 }
 
 } // namespace nsv

@@ -9,44 +9,50 @@
 namespace nsv
 {
 
-constexpr int N_WARP = 4; /* consumers */
+constexpr int ROW_TILE = 8;    /* rows of a product: they are its columns */
+constexpr int SLICE_KEYS = 16; /* keys or dims that a product adds up */
+constexpr int N_WARP = 4;      /* consumers */
 constexpr int N_CONSUMER = N_WARP * 32;
 constexpr int N_THREAD = N_CONSUMER + 32;
-constexpr uint32_t CONSUMERS = 1;   /* named barrier */
-constexpr int MERGE_GROUP = 6;	    /* chunks whose partials are asked for together */
-constexpr int MAX_SLOTS = 4;	    /* more in flight only crowd the second-level cache */
-constexpr int MAX_PACKED_SLOTS = 8; /* half as large */
+constexpr uint32_t CONSUMERS = 1; /* named barrier */
+constexpr int MERGE_GROUP = 5;	  /* chunks whose partials are asked for together */
+/* Of a multiprocessor; at 64 dims more was slower. */
+constexpr int ring_bytes(int dims)
+{
+	return (dims == 64 ? 128 : 160) * 1024;
+}
+static_assert(N_WARP * 16 == TILE);
 
-/* Sizes of an instantiation: D dims (padded), MT tiles of 16 rows, K and V as e4m3 or not. */
-template <int D, int MT, bool PACKED> struct config {
+/* Sizes of an instantiation: D dims (padded), NT tiles of rows, K and V as e4m3 or not. */
+template <int D, int NT, bool PACKED> struct config {
 	static constexpr int elem_bytes = PACKED ? 1 : 2;
 	static constexpr int row_bytes = D * elem_bytes < ROW_BYTES ? D * elem_bytes : ROW_BYTES;
+	static constexpr int row_pieces = row_bytes / 16;
 	static constexpr int panel_dims = row_bytes / elem_bytes; /* of K and V; of q 64 */
 	static constexpr int panel_bytes = TILE * row_bytes;
 	static constexpr int n_panel = D / panel_dims;
-	static constexpr int rows = MT * 16;
+	static constexpr int rows = NT * ROW_TILE;
+	static constexpr int dim_tiles = D / 16 / N_WARP; /* of 16 dims, a warp's */
+	static constexpr int per_sm = D == 256 || NT == 8 ? 1 : 2;
 	static constexpr int slot_bytes = n_panel * panel_bytes;
 	static constexpr int scale_bytes = PACKED ? TILE * 4 : 0; /* of a slot, apart from it */
 	static constexpr int q_bytes = rows * D * 2;
-	static constexpr int p_bytes = STEP_TILES * rows * ROW_BYTES;
+	static constexpr int p_tile_bytes = STEP_KEYS * ROW_TILE * 2;
+	static constexpr int p_bytes = NT * p_tile_bytes;
 	static constexpr int max_bytes = rows * N_WARP * 4;
-	static constexpr int per_sm = D == 256 || MT == 4 ? 1 : D == 64 && MT == 1 ? 3 : 2;
 	static constexpr int merge_bytes = 2 * MERGE_GROUP * N_CONSUMER * 16;
 	static constexpr int fixed_bytes = 2 * (q_bytes + p_bytes + max_bytes) + merge_bytes + 1024;
-	static constexpr int room = 231424 / per_sm - 1024 - 1024 - fixed_bytes;
-	static constexpr int fit_slots = room / (slot_bytes + scale_bytes);
-	static constexpr int max_slots = PACKED ? MAX_PACKED_SLOTS : MAX_SLOTS;
-	static constexpr int n_slot = fit_slots < max_slots ? fit_slots : max_slots;
+	static constexpr int room = 233472 / per_sm - 1024 - 1024 - 1024 - fixed_bytes;
+	static constexpr int share = ring_bytes(D) / per_sm;
+	static constexpr int n_slot = (room < share ? room : share) / (slot_bytes + scale_bytes);
 	static constexpr int smem_bytes = n_slot * (slot_bytes + scale_bytes) + fixed_bytes + 1024;
-	static constexpr int dims_warp = D / N_WARP;
-	static constexpr int n_frag = dims_warp / 8;
-	static constexpr bool q_in_regs = MT == 1;
-	static constexpr int row_pieces = row_bytes / 16;
+	static constexpr bool q_in_regs = NT * D <= 256;
 };
 
-/* Shared memory, by offset: ring, q, p, row maxima, partials in flight, scales, barriers. */
-template <int D, int MT, bool PACKED> struct layout {
-	using C = config<D, MT, PACKED>;
+/* Shared memory, by offset: ring, q, p, row maxima, partials in flight, scales,
+ * barriers. */
+template <int D, int NT, bool PACKED> struct layout {
+	using C = config<D, NT, PACKED>;
 	uint32_t base;
 
 	__device__ uint32_t slot(int i) const
@@ -66,10 +72,10 @@ template <int D, int MT, bool PACKED> struct layout {
 	{
 		return base + C::n_slot * C::slot_bytes + parity * C::q_bytes;
 	}
-	/* Of a tile of a step. */
-	__device__ uint32_t p(int parity, int tile) const
+	/* Of a tile of rows: 16 bytes a key of the step. */
+	__device__ uint32_t p(int parity, int row_tile) const
 	{
-		return q(2) + parity * C::p_bytes + tile * (C::rows * ROW_BYTES);
+		return q(2) + parity * C::p_bytes + row_tile * C::p_tile_bytes;
 	}
 	__device__ uint32_t row_max(int parity) const
 	{
@@ -100,6 +106,10 @@ template <int D, int MT, bool PACKED> struct layout {
 	__device__ uint32_t q_empty(int parity) const
 	{
 		return q_full(2) + parity * 8;
+	}
+	__device__ uint32_t piece_full(int parity) const
+	{
+		return q_empty(2) + parity * 8;
 	}
 };
 

@@ -68,13 +68,18 @@ __host__ __device__ __forceinline__ piece first_piece(
 	return p;
 }
 
+/* What a block of threads is given: its first piece, and where the next run begins. */
+struct run {
+	piece first;
+	run_start end;
+};
+
 /* Walks the pieces of a run; the same in every lane. */
 struct run_walk {
 	piece at;
 	run_start end;
 
-	__host__ __device__ run_walk(const piece &first, const run_start &stop)
-	    : at(first), end(stop)
+	__host__ __device__ explicit run_walk(const run &r) : at(r.first), end(r.end)
 	{
 	}
 

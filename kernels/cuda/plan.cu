@@ -68,21 +68,59 @@ __device__ int64_t lay_line(const plan_args &args, int64_t *ends, F weight, int6
 	return total;
 }
 
+/* Where the runs of a line of `total` tiles begin, one a thread: in the way of parts whose longest
+ * run is shorter. */
+__device__ run_start cut_parts(const plan_args &args, int64_t total)
+{
+	__shared__ int64_t begins[2][PLAN_THREADS];
+	__shared__ int32_t most[2];
+	int32_t r = min((int32_t)threadIdx.x, args.n_block);
+	run_start a[2];
+	for (int i = 0; i < 2; i++) {
+		a[i] = start_at(args, part_begin(args, total, r, i));
+		begins[i][r] = tiles_before(args, a[i]);
+		most[i] = 0;
+	}
+	__syncthreads();
+	for (int i = 0; i < 2; i++)
+		if (r < args.n_block)
+			atomicMax(&most[i], (int32_t)(begins[i][r + 1] - begins[i][r]));
+	__syncthreads();
+	return most[1] < most[0] ? a[1] : a[0];
+}
+
+/* The same of a line where each chunk is a run, if there are blocks of threads enough. */
+__device__ void cut_line(const plan_args &args, int64_t *warp_sums)
+{
+	int32_t r = threadIdx.x;
+	int64_t total = lay_line(
+		args, args.ends,
+		[&](const nsv_cuda_seq &seq) { return seq_chunks(args.shape, seq); }, warp_sums);
+	run_start a;
+	if (total <= args.n_block) {
+		a = start_of_chunk(args, r);
+	} else {
+		total = lay_line(
+			args, args.ends,
+			[&](const nsv_cuda_seq &seq) { return seq_weight(args.shape, seq); },
+			warp_sums);
+		a = cut_parts(args, total);
+	}
+	if (r <= args.n_block)
+		args.starts[r] = a;
+	__syncthreads();
+}
+
 __global__ void __launch_bounds__(PLAN_THREADS) plan_kernel(const plan_args args)
 {
 	__shared__ int64_t warp_sums[PLAN_THREADS / 32];
-	int64_t total = lay_line(
-		args, args.ends,
-		[&](const nsv_cuda_seq &seq) { return seq_weight(args.shape, seq); }, warp_sums);
-	int64_t n_run = min(total, (int64_t)args.n_block);
 	int32_t r = threadIdx.x;
-	if (r <= args.n_block)
-		args.starts[r] = start_at(args, r < n_run ? total * r / n_run : total);
-	__syncthreads();
+	cut_line(args, warp_sums);
 	number_splits(args, warp_sums);
 	__syncthreads();
 	if (r < args.n_block)
-		args.firsts[r] = first_piece(args.shape, args.starts[r], args.starts[r + 1]);
+		args.runs[r] = {first_piece(args.shape, args.starts[r], args.starts[r + 1]),
+			args.starts[r + 1]};
 	if (args.prefill_ends)
 		lay_line(
 			args, args.prefill_ends,

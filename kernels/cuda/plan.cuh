@@ -13,9 +13,9 @@ struct plan_args {
 	work_shape shape;
 	const nsv_cuda_seq *seqs;
 	int32_t n_seq, n_block; /* blocks of threads that decode runs with: below 1024 */
-	int64_t *ends;		/* (n_seq): tiles up to and with a sequence */
+	int64_t *ends;		/* (n_seq): tiles, or chunks, up to and with a sequence */
 	run_start *starts;	/* (n_block + 1) */
-	piece *firsts;		/* (n_block) */
+	run *runs;		/* (n_block) */
 	int32_t *cuts;		/* (n_block) */
 	work_shape prefill;
 	int64_t *prefill_ends; /* (n_seq): items up to and with a sequence; NULL: no prefill */

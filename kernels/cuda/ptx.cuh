@@ -123,6 +123,26 @@ __device__ __forceinline__ void named_barrier_arrive(uint32_t id, uint32_t n_thr
 	asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(n_thread) : "memory");
 }
 
+/* ---- Counters that order what lies around them, on the whole device */
+/* What this block of threads wrote before is there for those who see the new count; returns the
+ * count before, and what was there for those who made it is there for us. */
+__device__ __forceinline__ uint32_t count_in_order(uint32_t *counter, uint32_t n)
+{
+	uint32_t r;
+	asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], %2;"
+		     : "=r"(r)
+		     : "l"(counter), "r"(n)
+		     : "memory");
+	return r;
+}
+
+__device__ __forceinline__ uint32_t look_in_order(const uint32_t *counter)
+{
+	uint32_t r;
+	asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(r) : "l"(counter) : "memory");
+	return r;
+}
+
 /* ---- Copies */
 __device__ __forceinline__ void cp_async_16(uint32_t dst, const void *src, uint32_t n_byte)
 {

@@ -65,18 +65,26 @@ struct row_walk {
 	}
 };
 
+/* The rows of q that a lane copies, where all of a warp's are from row0 on. */
+template <int D>
+__device__ __forceinline__ row_walk q_walk(
+	const attn_args &args, const nsv_cuda_seq &seq, int32_t row0, int32_t head0, int lane)
+{
+	constexpr int pieces = D / 8;
+	return row_walk(args, seq, head0, row0 + lane / pieces, 32 / pieces);
+}
+
 /* ROWS rows of q from row0 of a sequence's (token, head of the group) pairs, zeros where there is
  * none, to panels that lie `panel_bytes` apart: copies that are under way when it returns. A lane
  * has one 16-byte piece of its rows. */
 template <int D, int ROWS>
-__device__ void load_q(const attn_args &args, const nsv_cuda_seq &seq, int32_t row0, int32_t head0,
+__device__ __forceinline__ void load_q(const attn_args &args, const nsv_cuda_seq &seq, row_walk row,
 	uint32_t dst, uint32_t panel_bytes, int lane)
 {
 	constexpr int pieces = D / 8, step = 32 / pieces;
 	const char *q = static_cast<const char *>(args.q);
 	int32_t r = lane / pieces, c = lane % pieces;
 	uint32_t panel = dst + c / 8 * panel_bytes;
-	row_walk row(args, seq, head0, row0 + r, step);
 #pragma unroll 4
 	for (int i = 0; i < ROWS / step; i++, r += step, row.next()) {
 		bool used = row.tok < seq.n_query && c * 8 < args.head_dim;
@@ -85,12 +93,26 @@ __device__ void load_q(const attn_args &args, const nsv_cuda_seq &seq, int32_t r
 	}
 }
 
+template <int D, int ROWS>
+__device__ void load_q(const attn_args &args, const nsv_cuda_seq &seq, int32_t row0, int32_t head0,
+	uint32_t dst, uint32_t panel_bytes, int lane)
+{
+	load_q<D, ROWS>(args, seq, q_walk<D>(args, seq, row0, head0, lane), dst, panel_bytes, lane);
+}
+
 /* One lane's box of KEYS keys from key0 on: where it is, and whether anyone sees it. */
 struct box {
 	int32_t tok, block; /* in the pool */
 	int32_t row, panel; /* among the keys */
 	bool used;
 };
+
+/* One of two, both in registers. */
+__device__ __forceinline__ box choose(bool second, const box &a, const box &b)
+{
+	return {second ? b.tok : a.tok, second ? b.block : a.block, second ? b.row : a.row,
+		second ? b.panel : a.panel, second ? b.used : a.used};
+}
 
 template <int N_PANEL, int KEYS>
 __device__ __forceinline__ box make_box(

@@ -52,6 +52,15 @@ static nsv_cuda_seq random_seq(const work_shape &shape, int32_t row0, int32_t in
 	return {row0, n_query, n_past, index, shares ? whole : 0};
 }
 
+/* The line's ends, counted by `weight`; returns its length. */
+static int64_t lay_line(line &l, int64_t (*weight)(const work_shape &, const nsv_cuda_seq &))
+{
+	l.total = 0;
+	for (size_t i = 0; i < l.seqs.size(); i++)
+		l.ends[i] = l.total += weight(l.shape, l.seqs[i]);
+	return l.total;
+}
+
 /* The cuts of a line, numbered as the plan kernel numbers them. */
 static void cut_line(line &l)
 {
@@ -61,12 +70,14 @@ static void cut_line(line &l)
 	args.n_seq = (int32_t)l.seqs.size();
 	args.n_block = l.n_block;
 	args.ends = l.ends.data();
-	for (size_t i = 0; i < l.seqs.size(); i++)
-		args.ends[i] = l.total += seq_weight(l.shape, l.seqs[i]);
-	int64_t n_run = std::min<int64_t>(l.total, l.n_block);
+	bool by_chunk = lay_line(l, seq_chunks) <= l.n_block;
+	if (!by_chunk)
+		lay_line(l, seq_weight);
+	bool is_whole = below(2);
 	int32_t number = -1, cut = 0;
 	for (int32_t r = 0; r <= l.n_block; r++) {
-		run_start a = start_at(args, r < n_run ? l.total * r / n_run : l.total);
+		run_start a = by_chunk ? start_of_chunk(args, r)
+				       : start_at(args, part_begin(args, l.total, r, is_whole));
 		const run_start *b = r ? &l.starts[r - 1] : nullptr;
 		bool goes_on = b && is_inside(args, *b) && b->seq == a.seq && b->item == a.item;
 		if (is_inside(args, a)) {
@@ -83,7 +94,7 @@ static void cut_line(line &l)
 static line random_line()
 {
 	line l = {};
-	l.shape = {1 + below(4), 1 + below(8), 0, 16 << below(3), 1, INT32_MAX, ALL_KEYS};
+	l.shape = {1 + below(4), 1 + below(8), 0, 8 << below(4), 1, INT32_MAX, ALL_KEYS};
 	l.shape.part = (keys_part)below(3);
 	if (l.shape.part != SHARED_KEYS && below(3) == 0)
 		l.shape.window = 1 + below(900);
@@ -204,9 +215,8 @@ static void check_line(const line &l)
 {
 	std::map<std::pair<int32_t, int32_t>, item_state> items;
 	for (int32_t r = 0; r < l.n_block; r++) {
-		piece first = first_piece(l.shape, l.starts[r], l.starts[r + 1]);
-		for (run_walk walk(first, l.starts[r + 1]); !walk.done();
-			walk.next(l.shape, l.seqs.data())) {
+		run own = {first_piece(l.shape, l.starts[r], l.starts[r + 1]), l.starts[r + 1]};
+		for (run_walk walk(own); !walk.done(); walk.next(l.shape, l.seqs.data())) {
 			do_piece(l, items[{walk.at.seq_index, walk.at.item}], walk.at);
 			check_masks(l, walk.at);
 		}
