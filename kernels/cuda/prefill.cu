@@ -64,6 +64,7 @@ template <typename E, int D> struct prefill_consumer {
 	ring_at ring; /* the stage whose V comes next */
 	ring_at at;   /* the item's place */
 	uint32_t q_round = 0;
+	int32_t group_inverse = 65535 / args.shape.group + 1; /* of the heads that share keys */
 	tile_range seen[2], inner; /* keys of the rows; steps of which the warp's rows see all */
 	bool is_new;		   /* P is its chunk's first: O is to be set */
 	int32_t step, end;	   /* whose scores were made last; of the item */
@@ -95,9 +96,10 @@ template <typename E, int D> struct prefill_consumer {
 		return args.shape.row_tile / Z::n_q;
 	}
 
-	__device__ __forceinline__ int32_t warp_row0(const item &it) const
+	/* The token of a row among those of an item's: exact below 65,536 / group rows. */
+	__device__ __forceinline__ int32_t row_token(int32_t row) const
 	{
-		return it.row0 + q_tile() * tile_rows() + warp * 16;
+		return row * group_inverse >> 16;
 	}
 
 	__device__ __forceinline__ uint32_t own() const
@@ -111,9 +113,11 @@ template <typename E, int D> struct prefill_consumer {
 		return own() + i * 512 + lane * 16;
 	}
 
+	/* The keys that a row of the group's sees. */
 	__device__ __forceinline__ tile_range row_keys(const item &it, int32_t row) const
 	{
-		int32_t pos = it.seq.n_past + row / args.shape.group;
+		int32_t tok = it.tok0 + row_token(q_tile() * tile_rows() + row);
+		int32_t pos = it.seq.n_past + tok;
 		return {window_begin(args.shape, pos), pos + 1};
 	}
 
@@ -124,7 +128,7 @@ template <typename E, int D> struct prefill_consumer {
 		const item &it = items[at.i];
 		if (it.kv_head < 0)
 			return false;
-		int32_t row = warp_row0(it);
+		int32_t row = warp * 16;
 		seen[0] = row_keys(it, row + (lane >> 2));
 		seen[1] = row_keys(it, row + (lane >> 2) + 8);
 		tile_range first = row_keys(it, row), last = row_keys(it, row + 15);
@@ -369,15 +373,15 @@ template <typename E, int D> struct prefill_consumer {
 	/* Rows lane/4 (half 0) or lane/4 + 8 of the warp's 16 go out, two dims a lane at a time. */
 	__device__ __forceinline__ void put_rows(const item &it, int half)
 	{
-		int32_t in = warp * 16 + half * 8 + (lane >> 2);
-		int32_t row = it.row0 + q_tile() * tile_rows() + in;
-		int32_t tok = row / args.shape.group, head = row - tok * args.shape.group;
+		int32_t in = warp * 16 + half * 8 + (lane >> 2), row = q_tile() * tile_rows() + in;
+		int32_t tok = row_token(row), head = row - tok * args.shape.group;
 		int32_t dim0 = Z::wide ? group * Z::dims : 0;
 		float f = inverse(sums[half]);
-		if (in >= tile_rows() || tok >= it.seq.n_query)
+		if (in >= tile_rows() || it.tok0 + tok >= it.seq.n_query)
 			return;
 		head += it.kv_head * args.shape.group;
-		int64_t at = ((int64_t)(it.seq.row0 + tok) * args.n_head + head) * args.head_dim;
+		int64_t at = ((int64_t)(it.seq.row0 + it.tok0 + tok) * args.n_head + head) *
+			     args.head_dim;
 		uint32_t *out = static_cast<uint32_t *>(args.out) + (at + dim0) / 2 + (lane & 3);
 #pragma unroll
 		for (int i = 0; i < Z::dims / 8; i++)
@@ -570,6 +574,7 @@ template <int D> __device__ void init_barriers(const places<D> &smem)
 		mbar_init(smem.q_full(g), 1);
 		mbar_init(smem.q_empty(g), Z::n_warp / Z::n_q);
 	}
+	mbar_init(smem.ending(), 1);
 	mbar_init_fence();
 }
 

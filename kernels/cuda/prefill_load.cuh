@@ -1,5 +1,5 @@
-/* The warps of prefill beside the consumers: one hands items and q out, two fetch K and V, one
- * clears what no row sees. */
+/* The warps of prefill beside the consumers: one hands out items, two fetch K and V, one fetches q
+ * and clears what no row sees. */
 #ifndef NSV_KERNELS_CUDA_PREFILL_LOAD_CUH
 #define NSV_KERNELS_CUDA_PREFILL_LOAD_CUH
 
@@ -9,6 +9,7 @@ namespace nsv
 {
 
 constexpr int64_t CACHE_BYTES = 36 << 20; /* of the second-level cache, for K and V */
+constexpr int ENDING_STEPS = 2;		  /* yet to be asked for when the next item is taken */
 
 /* ---- Scheduler */
 
@@ -40,31 +41,33 @@ __device__ item make_item(const prefill_args &args, int64_t ticket)
 	int32_t at = item_at(args, it.seq, i, &it.kv_head);
 	tile_range rows = item_rows(args.shape, it.seq, at);
 	tile_range tiles = item_tiles(args.shape, it.seq, at);
-	it.row0 = at / args.shape.n_kv_head * args.shape.row_tile;
+	it.tok0 = rows.begin;
 	it.steps = {tiles.begin / STEP_TILES, step_end(tiles.end - 1) / STEP_TILES};
 	it.keys = {window_begin(args.shape, it.seq.n_past + rows.begin), it.seq.n_past + rows.end};
 	return it;
 }
 
-/* The last of the launch to find no item leaves the counter as it was. */
+/* The next item after the first ones, which are a block's by its number. Each block that has a first
+ * one finds none once: the last of the launch to do so leaves the counter as it was. */
 __device__ int64_t take_ticket(const prefill_args &args, int64_t n_item, int lane)
 {
-	uint32_t ticket = 0;
+	uint32_t taken = 0;
 	if (lane == 0) {
-		ticket = atomicAdd(args.ticket, 1);
-		if (ticket == n_item + gridDim.x - 1)
+		taken = atomicAdd(args.ticket, 1);
+		if (taken == n_item - 1)
 			*args.ticket = 0;
 	}
-	return __shfl_sync(~0u, ticket, 0);
+	return (int64_t)gridDim.x + __shfl_sync(~0u, taken, 0);
 }
 
+/* An item is taken when the one before nears its end: blocks end together. */
 template <int D>
 __device__ void schedule(const prefill_args &args, const places<D> &smem, item *items)
 {
 	int lane = threadIdx.x % 32;
-	int64_t n_item = args.ends[args.n_seq - 1];
+	int64_t n_item = args.ends[args.n_seq - 1], ticket = blockIdx.x;
+	uint32_t ending_round = 0;
 	for (ring_at at;; at.next(N_PLACE)) {
-		int64_t ticket = take_ticket(args, n_item, lane);
 		item it = {};
 		if (ticket < n_item)
 			it = make_item(args, ticket);
@@ -77,6 +80,9 @@ __device__ void schedule(const prefill_args &args, const places<D> &smem, item *
 		}
 		if (it.kv_head < 0)
 			break;
+		mbar_wait(smem.ending(), ending_round);
+		ending_round ^= 1;
+		ticket = take_ticket(args, n_item, lane);
 	}
 }
 
@@ -122,8 +128,11 @@ __device__ void load_keys(const prefill_args &args, const places<D> &smem, const
 	ring_at at;
 	each_item<D>(smem, items, [&](const item &it) {
 		int32_t unit = it.steps.begin * Z::step_units, end = it.steps.end * Z::step_units;
+		int32_t ending = max(end - ENDING_STEPS * Z::step_units, unit);
 		box b = make_box<Z::n_panel, n>(args, it.seq.table, it.keys, unit * n, lane);
 		for (; unit < end; unit++) {
+			if (!IS_V && unit == ending && lane == 0)
+				mbar_arrive(smem.ending());
 			uint32_t full = !IS_V			? smem.k_full(at.i)
 					: sees_all<D>(it, unit) ? smem.v_full(at.i)
 								: smem.v_landed(at.i);
@@ -151,11 +160,13 @@ __device__ void clear_keys(const places<D> &smem, int unit, int32_t begin, int32
 {
 	constexpr int pieces = D / 8, rows = 32 / pieces;
 	int32_t c = lane % pieces;
-#pragma unroll 1
-	for (int32_t row = begin + lane / pieces; row < end; row += rows)
-		st_shared(smem.v(unit * sizes<D>::unit_tiles + row / TILE, c / 8) +
-				  row % TILE * ROW_BYTES + c % 8 * 16,
-			make_float4(0.0f, 0.0f, 0.0f, 0.0f));
+	for (int i = 0; i < sizes<D>::unit_tiles; i++) {
+		uint32_t to = smem.v(unit * sizes<D>::unit_tiles + i, c / 8) + c % 8 * 16;
+		int32_t row = max(begin - i * TILE, 0) + lane / pieces;
+#pragma unroll 4
+		for (; row < min(end - i * TILE, TILE); row += rows)
+			st_shared(to + row * ROW_BYTES, make_float4(0.0f, 0.0f, 0.0f, 0.0f));
+	}
 }
 
 /* Keys of V that no row sees may hold anything, and their weights are zeros: so are they. `rounds`:
@@ -188,7 +199,7 @@ __device__ void send_q(const prefill_args &args, const places<D> &smem, const it
 	int32_t n_tok, int lane)
 {
 	constexpr int n_panel = sizes<D>::n_panel;
-	int32_t group = args.shape.group, tok = it.row0 / group + tile * n_tok;
+	int32_t group = args.shape.group, tok = it.tok0 + tile * n_tok;
 	int32_t n = max(min(n_tok, it.seq.n_query - tok), 0), step = n == n_tok ? n : 1;
 	const CUtensorMap *map = n == n_tok ? &args.q_tile : &args.q_token;
 	uint32_t full = smem.q_full(tile);

@@ -151,14 +151,19 @@ template <int D> struct places {
 	{
 		return bar(5 * Z::n_unit + 2 * N_PLACE + Z::n_q + group);
 	}
+	/* The last keys of the item will be asked for soon. */
+	__device__ __forceinline__ uint32_t ending() const
+	{
+		return bar(5 * Z::n_unit + 2 * N_PLACE + 2 * Z::n_q);
+	}
 };
 
 /* What is done for an item; a head below 0 ends the work. */
 struct item {
 	nsv_cuda_seq seq;
-	int32_t kv_head, row0;
-	tile_range steps; /* of 128 keys */
-	tile_range keys;  /* that any row sees */
+	int32_t kv_head, tok0; /* the first row's token */
+	tile_range steps;      /* of 128 keys */
+	tile_range keys;       /* that any row sees */
 };
 
 } // namespace nsv
