@@ -370,32 +370,63 @@ template <typename E, int D> struct prefill_consumer {
 		m_total[1] = f[1].m;
 	}
 
-	/* Rows lane/4 (half 0) or lane/4 + 8 of the warp's 16 go out, two dims a lane at a time. */
-	__device__ __forceinline__ void put_rows(const item &it, int half)
+	/* 64 dims of the warp's rows to what it owns, from dim `from` of O on: row by row, 128 bytes
+	 * each, pieces swizzled. f: of the rows. */
+	__device__ __forceinline__ void stage_rows(int from, const float f[2])
 	{
-		int32_t in = warp * 16 + half * 8 + (lane >> 2), row = q_tile() * tile_rows() + in;
-		int32_t tok = row_token(row), head = row - tok * args.shape.group;
-		int32_t dim0 = Z::wide ? group * Z::dims : 0;
-		float f = inverse(sums[half]);
-		if (in >= tile_rows() || it.tok0 + tok >= it.seq.n_query)
-			return;
-		head += it.kv_head * args.shape.group;
-		int64_t at = ((int64_t)(it.seq.row0 + it.tok0 + tok) * args.n_head + head) *
-			     args.head_dim;
-		uint32_t *out = static_cast<uint32_t *>(args.out) + (at + dim0) / 2 + (lane & 3);
+		uint32_t to = own() + swizzle(lane & 15, lane >> 4);
 #pragma unroll
-		for (int i = 0; i < Z::dims / 8; i++)
-			if (dim0 + i * 8 < args.head_dim)
-				out[i * 4] = elem<E>::pack(__fmul_rn(o[i * 4 + half * 2], f),
-					__fmul_rn(o[i * 4 + half * 2 + 1], f));
+		for (int i = 0; i < 4; i++) {
+			const float *x = o + from / 2 + i * 8;
+			uint32_t w[4];
+#pragma unroll
+			for (int j = 0; j < 4; j++)
+				w[j] = elem<E>::pack(__fmul_rn(x[j * 2], f[j % 2]),
+					__fmul_rn(x[j * 2 + 1], f[j % 2]));
+			stmatrix_x4(to ^ i * 32, w);
+		}
+	}
+
+	/* The warp's rows go out through what it owns, 16 bytes a lane. */
+	__device__ __forceinline__ void put_rows(const item &it)
+	{
+		float f[2] = {inverse(sums[0]), inverse(sums[1])};
+		int32_t dim = (Z::wide ? group * Z::dims : 0) + lane % 8 * 8;
+		char *to[4];
+#pragma unroll
+		for (int i = 0; i < 4; i++)
+			to[i] = row_out(it, warp * 16 + i * 4 + lane / 8);
+#pragma unroll
+		for (int from = 0; from < Z::dims; from += 64, dim += 64) {
+			__syncwarp();
+			stage_rows(from, f);
+			__syncwarp();
+#pragma unroll
+			for (int i = 0; i < 4; i++)
+				if (to[i] && dim < args.head_dim)
+					*reinterpret_cast<float4 *>(to[i] + dim * 2) = ld_shared4(
+						own() + swizzle(i * 4 + lane / 8, lane % 8));
+		}
+		__syncwarp();
+	}
+
+	/* Where a row of the group's goes; null: nowhere. */
+	__device__ __forceinline__ char *row_out(const item &it, int32_t in) const
+	{
+		int32_t row = q_tile() * tile_rows() + in, tok = row_token(row);
+		int32_t head = it.kv_head * args.shape.group + row - tok * args.shape.group;
+		tok += it.tok0;
+		if (in >= tile_rows() || tok >= it.seq.n_query)
+			return nullptr;
+		int64_t at = ((int64_t)(it.seq.row0 + tok) * args.n_head + head) * args.head_dim;
+		return static_cast<char *>(args.out) + at * 2;
 	}
 
 	/* The item in a place is over: O has its last chunk. */
 	__device__ __forceinline__ void end_item(int place, const float m_chunk[2])
 	{
 		fold_chunk<true>(m_chunk);
-		put_rows(items[place], 0);
-		put_rows(items[place], 1);
+		put_rows(items[place]);
 		release(smem.item_empty(place));
 		clear_total();
 	}

@@ -262,6 +262,14 @@ __device__ __forceinline__ void ldmatrix_x4(uint32_t r[4], uint32_t addr)
 		     : "memory");
 }
 
+/* Four matrices of 8 x 8: lane l gives where row l % 8 of matrix l / 8 goes. */
+__device__ __forceinline__ void stmatrix_x4(uint32_t addr, const uint32_t r[4])
+{
+	asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(addr),
+		     "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3])
+		     : "memory");
+}
+
 __device__ __forceinline__ void ldmatrix_x4_trans(uint32_t r[4], uint32_t addr)
 {
 	asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
