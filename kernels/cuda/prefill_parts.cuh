@@ -32,8 +32,8 @@ template <int D> struct sizes {
 	/* K and V come in units that have a barrier each. */
 	static constexpr int unit_keys = keys, unit_tiles = unit_keys / TILE;
 	static constexpr int step_units = STEP_KEYS / unit_keys, n_unit = n_stage * step_units;
-	static constexpr int n_score = keys / 2;		     /* S in a thread */
-	static constexpr int n_early = wide ? n_score : n_score / 2; /* weights made beside O */
+	static constexpr int n_score = keys / 2;			 /* S in a thread */
+	static constexpr int n_early = wide ? n_score : n_score * 3 / 8; /* weights beside O */
 	static constexpr int n_acc = dims / 2 + 4; /* O and the sums, in a thread */
 	/* Fours of the total in shared memory, as many as registers want. */
 	static constexpr int n_far = wide ? 4 : D == 128 ? 5 : 8;
