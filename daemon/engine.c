@@ -1,6 +1,7 @@
 /* The engine's life: sizes, memory, the thread and its messages. */
 #include "daemon/engine.h"
 
+#include <sched.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/random.h>
@@ -15,10 +16,14 @@
 
 /* ---- Sizes */
 
+/* Those that the daemon may run on. */
 static uint32_t cpu_count(void)
 {
-	long n = sysconf(_SC_NPROCESSORS_ONLN);
+	cpu_set_t set;
 
+	if (sched_getaffinity(0, sizeof(set), &set) == 0)
+		return (uint32_t)CPU_COUNT(&set);
+	long n = sysconf(_SC_NPROCESSORS_ONLN); /* more than the set has room for */
 	return n > 0 ? (uint32_t)n : 1;
 }
 

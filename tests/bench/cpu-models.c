@@ -86,6 +86,35 @@ static struct measured decode_rate(struct nsv_client *client, uint32_t n_prompt,
 	return of_rounds(rate, n_round);
 }
 
+/* The client never waits: it keeps a processor busy. */
+static struct measured decode_rate_polling(struct nsv_client *client)
+{
+	struct nsv_client_chunk chunk = {.size = sizeof(chunk)};
+	struct nsv_client_result result = {.size = sizeof(result)};
+	struct nsv_client_params p;
+	struct nsv_request *request;
+	double rate[N_ROUND];
+	int32_t ids[5];
+
+	nsv_client_params_init(&p);
+	p.flags = NSV_CLIENT_IGNORE_END;
+	p.max_tokens = N_DECODE + 1;
+	for (int i = 0; i < N_ROUND; i++) {
+		int ret;
+
+		draw_ids(ids, 5);
+		if (nsv_client_submit_ids(client, ids, 5, &p, &request) < 0)
+			die(nsv_client_error(client));
+		while ((ret = nsv_request_next(request, 0, &chunk)) > 0 || ret == -EAGAIN)
+			;
+		if (ret < 0 || nsv_request_result(request, &result) < 0)
+			die(nsv_client_error(client));
+		rate[i] = N_DECODE * 1e9 / (double)result.decode_ns;
+		nsv_request_free(request);
+	}
+	return of_rounds(rate, N_ROUND);
+}
+
 static struct measured first_token_ms(struct nsv_client *client)
 {
 	struct nsv_client_params p;
@@ -261,13 +290,14 @@ static void stop(struct nsv_test_daemon *d)
 		die("the daemon does not stop");
 }
 
-/* Several times, the last of which stays: seconds from its program's start. */
-static struct measured start(struct nsv_test_daemon *d, const struct subject *s)
+/* Up to N_START times, the last of which stays: seconds from its program's start. */
+static struct measured start(
+	struct nsv_test_daemon *d, const struct subject *s, size_t n_start)
 {
 	const char *extra[] = {"--no-prefix-cache", "--threads", s->threads, NULL};
 	double ready[N_START];
 
-	for (int i = 0; i < N_START; i++) {
+	for (size_t i = 0; i < n_start; i++) {
 		if (i > 0)
 			stop(d);
 		uint64_t start_ns = nsv_now_ns();
@@ -275,13 +305,37 @@ static struct measured start(struct nsv_test_daemon *d, const struct subject *s)
 			die("the daemon does not start");
 		ready[i] = (double)(nsv_now_ns() - start_ns) / 1e9;
 	}
-	return of_rounds(ready, N_START);
+	return of_rounds(ready, n_start);
+}
+
+/* Which count of threads is best beside clients that wait or poll: as many as are asked for, and
+ * one fewer, which leaves the client a processor. */
+static void measure_polling(struct subject s)
+{
+	int n = atoi(s.threads);
+
+	for (int i = n; i >= 1 && i >= n - 1; i--) {
+		char threads[16], what[64];
+		struct nsv_test_daemon d;
+
+		snprintf(threads, sizeof(threads), "%d", i);
+		s.threads = threads;
+		start(&d, &s, 1);
+		s.client = open_session(d.socket);
+		ask_random(s.client, 512, 32);
+		snprintf(what, sizeof(what), "decode 128, %d threads", i);
+		add_rate(&s, what, decode_rate(s.client, 5, N_ROUND), 0, 0, 0);
+		snprintf(what, sizeof(what), "decode 128, %d threads, polled", i);
+		add_rate(&s, what, decode_rate_polling(s.client), 0, 0, 0);
+		nsv_client_close(s.client);
+		stop(&d);
+	}
 }
 
 static void measure(struct subject *s, void (*rows)(const struct subject *s), double ready_target)
 {
 	struct nsv_test_daemon d;
-	struct measured ready = start(&d, s);
+	struct measured ready = start(&d, s, N_START);
 
 	s->client = open_session(d.socket);
 	ask_random(s->client, 512, 32); /* clocks and caches warm */
@@ -320,6 +374,7 @@ void report_models(struct nsv_report *r, const char *threads, const struct limit
 		die("the model is not there: make model");
 	snprintf(s.path, sizeof(s.path), "%s", nsv_test_model());
 	measure(&s, add_full, 0.25);
+	measure_polling(s);
 	measure_beside(&s, "qwen2.5-coder-0.5b-instruct-q4_k_m.gguf", "qwen2.5");
 	measure_beside(&s, "gemma-3-270m-q4_k_m.gguf", "gemma3");
 }

@@ -1,4 +1,7 @@
 /* Kernels against the machine's limits: a table's rows and a roofline picture. */
+#include <string.h>
+
+#include "kernels/cpu/cpu.h"
 #include "tests/bench/cpu.h"
 #include "tests/tools/svg.h"
 
@@ -68,6 +71,38 @@ static void add_bf16_products(struct nsv_report *r, struct nsv_team *team,
 	}
 }
 
+/* Few rows: in plain C many would take long. */
+static void add_isas(struct nsv_report *r, struct nsv_team *team, const struct nsv_backend *b,
+	const struct limits *l)
+{
+	static const uint32_t few[] = {1, 8};
+	struct point p[NSV_ARRAY_LEN(few)];
+	char *before = getenv("NANOSERVE_CPU_ISA");
+	nsv_autofree char *kept = before ? strdup(before) : NULL;
+	struct nsv_err err;
+	size_t n_isa;
+	const struct nsv_cpu_row *isas = nsv_cpu_rows(&n_isa);
+
+	for (size_t i = 0; i < n_isa; i++) {
+		setenv("NANOSERVE_CPU_ISA", isas[i].name, 1);
+		if (b->probe(&err) < 0)
+			continue;
+		measure_products(team, b, NSV_Q4_1, few, NSV_ARRAY_LEN(few), p);
+		for (size_t k = 0; k < NSV_ARRAY_LEN(few); k++) {
+			char work[64];
+
+			snprintf(work, sizeof(work), "products by %s, rows: %u", isas[i].name, few[k]);
+			add(r, work, p[k].ops_s, allowed(l, l->dot, p[k].ops_byte), 0);
+		}
+	}
+	if (kept)
+		setenv("NANOSERVE_CPU_ISA", kept, 1);
+	else
+		unsetenv("NANOSERVE_CPU_ISA");
+	if (b->probe(&err) < 0)
+		die(err.text);
+}
+
 /* ---- The picture: operations for each byte to the right, Gop/s upwards */
 
 #define N_ROOF 64
@@ -134,6 +169,7 @@ void report_kernels(struct nsv_report *r, uint32_t n_thread, struct limits *ret)
 	add_limits(r, ret);
 	add_products(r, ret, products);
 	add_bf16_products(r, team, b, ret);
+	add_isas(r, team, b, ret);
 	for (size_t i = 0; i < N_ATTENTION; i++) {
 		attention[i] = measure_attention(
 			team, b, attentions[i].kv_dtype, attentions[i].n_past, attentions[i].n_query);
