@@ -12,7 +12,8 @@
 #include <stdatomic.h>
 #include <sys/syscall.h>
 
-#define SPIN 2000u       /* pauses before sleeping: some tens of microseconds */
+#define SPIN 2000u	 /* pauses before a member sleeps between runs: 20 us here */
+#define SPIN_MEET 10000u /* within a run, where one that slept keeps all others waiting for longer */
 #define SPIN_CROWDED 20u /* where members outnumber processors, spinning delays who is waited for */
 
 struct gate {
@@ -31,7 +32,7 @@ struct nsv_team {
 	char pad[NSV_CACHE_LINE - 4];
 	_Atomic uint32_t n_taken; /* items of this phase */
 	char pad_taken[NSV_CACHE_LINE - 4];
-	uint32_t spin, n_member;
+	uint32_t spin, spin_meet, n_member;
 	void (*fn)(const struct nsv_part *part, void *arg); /* NULL: leave */
 	void *arg;
 	struct member members[];
@@ -66,7 +67,7 @@ void nsv_team_barrier(const struct nsv_part *part)
 		return;
 	seen = atomic_load_explicit(&team->meet.word, memory_order_relaxed);
 	if (atomic_fetch_add(&team->n_here, 1) + 1 < part->count) {
-		gate_wait(&team->meet, seen, team->spin);
+		gate_wait(&team->meet, seen, team->spin_meet);
 		return;
 	}
 	atomic_store_explicit(&team->n_here, 0, memory_order_relaxed);
@@ -110,12 +111,11 @@ void nsv_team_run(
 	nsv_team_barrier(self);
 }
 
-static uint32_t choose_spin(uint32_t n_thread)
+static bool is_crowded(uint32_t n_thread)
 {
 	cpu_set_t set;
-	if (sched_getaffinity(0, sizeof(set), &set) == 0 && (uint32_t)CPU_COUNT(&set) < n_thread)
-		return SPIN_CROWDED;
-	return SPIN;
+	return sched_getaffinity(0, sizeof(set), &set) == 0 &&
+		(uint32_t)CPU_COUNT(&set) < n_thread;
 }
 
 /* Signals are for the owner's threads: members take none. */
@@ -146,7 +146,8 @@ int nsv_team_new(uint32_t n_thread, struct nsv_team **ret_team)
 	team = calloc(1, len);
 	if (!team)
 		return -ENOMEM;
-	team->spin = choose_spin(n_thread);
+	team->spin = is_crowded(n_thread) ? SPIN_CROWDED : SPIN;
+	team->spin_meet = is_crowded(n_thread) ? SPIN_CROWDED : SPIN_MEET;
 	team->n_member = 1;
 	for (uint32_t i = 0; i < n_thread; i++)
 		team->members[i].part =
