@@ -273,8 +273,9 @@ static void heapify(struct nsv_lp *heap, size_t n)
 		sift_down(heap, n, i);
 }
 
-/* The worst of the k best; there are more. Ids come in order: an equal logit ranks behind. */
-static struct nsv_lp find_kth(const struct nsv_draw *d, uint32_t k)
+/* The k best, to s->cand in no order; there are more. Ids come in order: an equal logit ranks
+ * behind. */
+static void find_best(const struct nsv_draw *d, uint32_t k)
 {
 	struct nsv_lp *heap = d->s->cand;
 	uint32_t i = 0;
@@ -286,10 +287,17 @@ static struct nsv_lp find_kth(const struct nsv_draw *d, uint32_t k)
 	for (;; i++) {
 		i = d->scan->first(d->x, i, d->n, nextafterf(heap[0].logprob, INFINITY));
 		if (i == d->n)
-			return heap[0];
+			return;
 		heap[0] = (struct nsv_lp){(int32_t)i, d->x[i]};
 		sift_down(heap, k, 0);
 	}
+}
+
+static int by_place(const void *a, const void *b)
+{
+	const struct nsv_lp *x = a, *y = b;
+
+	return (x->id > y->id) - (x->id < y->id);
 }
 
 /* ---- The steps */
@@ -310,19 +318,19 @@ static bool is_heap_work(const struct nsv_draw *d, uint32_t k)
 
 static void gather_best(struct nsv_draw *d)
 {
-	uint32_t k = top_k_of(d), *place = d->s->place, n_kept = 0;
+	uint32_t k = top_k_of(d);
+	struct nsv_sampler *s = d->s;
 
 	if (!is_heap_work(d, k))
 		return;
 	leave(d);
 	if (d->gone)
 		return;
-	struct nsv_lp last = find_kth(d, k);
-	uint32_t n = d->scan->list(d->x, d->n, last.logprob, INFINITY, place);
-	for (uint32_t i = 0; i < n; i++)
-		if (d->x[place[i]] > last.logprob || place[i] <= (uint32_t)last.id)
-			place[n_kept++] = place[i];
-	set_left(d, gather(d, place, n_kept, 0, 0));
+	find_best(d, k);
+	qsort(s->cand, k, sizeof(*s->cand), by_place);
+	for (uint32_t i = 0; i < k; i++)
+		s->place[i] = (uint32_t)s->cand[i].id;
+	set_left(d, gather(d, s->place, k, 0, 0));
 }
 
 static void weigh(struct nsv_draw *d)
