@@ -13,7 +13,7 @@
 #include <sys/syscall.h>
 
 #define SPIN 2000u	 /* pauses before a member sleeps between runs: 20 us here */
-#define SPIN_MEET 10000u /* within a run, where one that slept keeps all others waiting for longer */
+#define SPIN_MEET 10000u /* within a run, where one that sleeps keeps all others waiting */
 #define SPIN_CROWDED 20u /* where members outnumber processors, spinning delays who is waited for */
 
 struct gate {

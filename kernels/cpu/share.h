@@ -1,7 +1,7 @@
-/* A product's panels shared out among a team. Few members are dealt them evenly, one long stretch of
- * weights each. Of many the slowest would keep all waiting, as processors that others use too are
- * not equally fast: most is dealt, and the rest taken in pieces by whoever is ready. What comes out
- * does not depend on who computes it. */
+/* A product's panels shared out among a team. Few members are dealt them evenly, one long stretch
+ * of weights each. Of many the slowest would keep all waiting, as processors that others use too
+ * are not equally fast: most is dealt, and the rest taken in pieces by whoever is ready. What comes
+ * out does not depend on who computes it. */
 #ifndef NSV_KERNELS_CPU_SHARE_H
 #define NSV_KERNELS_CPU_SHARE_H
 
