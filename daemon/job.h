@@ -1,5 +1,5 @@
 /* One entry of a client that takes time: a generation, or one whose answer is an output (tokenize,
- * detokenize, status).
+ * detokenize, status, drain).
  *
  *     io thread: new -> [worker: prepare, if long] -> checked -> engine: commit, run, end
  *                                                        |                     |

@@ -104,6 +104,7 @@ int nsv_server_block_signals(void)
 	sigset_t set = handled_signals();
 
 	signal(SIGPIPE, SIG_IGN);
+	signal(SIGXFSZ, SIG_IGN); /* a region beyond RLIMIT_FSIZE: EFBIG, no end of all sessions */
 	return sigprocmask(SIG_BLOCK, &set, NULL) < 0 ? -errno : 0;
 }
 

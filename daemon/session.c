@@ -239,8 +239,11 @@ static bool is_out_of_fds(int code)
 
 static const char *name_failure(int code)
 {
-	return is_out_of_fds(code) ? "the daemon has too many descriptors: RLIMIT_NOFILE (LimitNOFILE=)"
-				   : strerror(-code);
+	if (is_out_of_fds(code))
+		return "the daemon has too many descriptors: RLIMIT_NOFILE (LimitNOFILE=)";
+	if (code == -EFBIG)
+		return "too large for a file of the daemon's: RLIMIT_FSIZE (LimitFSIZE=)";
+	return strerror(-code);
 }
 
 /* What it is charged for, its id and its record: 0, or an nsv_code and a sentence. */

@@ -195,6 +195,33 @@ static void test_no_descriptors_for_a_session(void **state)
 	nsv_serve_end(&served);
 }
 
+/* ---- Files */
+
+/* A region is a file to the kernel, which ends who makes too large a one, unless it was asked not
+ * to. */
+static void test_regions_beyond_the_size_of_files(void **state)
+{
+	const struct rlimit limit = {.rlim_cur = 4 << 20, .rlim_max = 4 << 20};
+	nsv_autofree struct nsv_answer *a = malloc(sizeof(*a));
+	struct nsv_client_options o;
+	struct nsv_client *large;
+	char text[256] = "";
+	(void)state;
+
+	nsv_serve(&served, "{}");
+	assert_int_equal(prlimit(served.daemon.pid, RLIMIT_FSIZE, &limit, NULL), 0);
+	nsv_client_options_init(&o);
+	o.arena_len = 16 << 20;
+	int ret = nsv_client_open(served.daemon.socket, &o, text, sizeof(text), &large);
+	assert_int_equal(ret, -ENOMEM);
+	assert_non_null(strstr(text, "RLIMIT_FSIZE"));
+	struct nsv_client *client = nsv_serve_open(&served);
+	nsv_serve_ask(client, a);
+	assert_string_equal(a->reason, "");
+	nsv_client_close(client);
+	nsv_serve_end(&served);
+}
+
 /* ---- Quotas */
 
 static int refusal(const struct nsv_geom *want, const char *name)
@@ -319,6 +346,7 @@ int main(void)
 		cmocka_unit_test(test_unread_outputs_are_charged),
 		cmocka_unit_test(test_no_descriptor_for_a_connection),
 		cmocka_unit_test(test_no_descriptors_for_a_session),
+		cmocka_unit_test(test_regions_beyond_the_size_of_files),
 		cmocka_unit_test(test_descriptors_have_a_quota),
 		cmocka_unit_test(test_quotas_are_a_users_own_and_have_names),
 	};
