@@ -214,8 +214,8 @@ static struct nsv_sample_cut cut_in(
 static struct nsv_sample_cut find_cut(struct nsv_draw *d, const float *key, const float *w,
 	float max, float span, double goal)
 {
-	const struct nsv_scan_split split = {
-		max, fminf(NSV_SCAN_BUCKETS / fmaxf(span, FLT_MIN), FLT_MAX)};
+	const float finite = fminf(fmaxf(span, FLT_MIN), FLT_MAX);
+	const struct nsv_scan_split split = {max, fminf(NSV_SCAN_BUCKETS / finite, FLT_MAX)};
 	double before = 0;
 
 	if (d->n <= SORT_MOST)

@@ -38,6 +38,8 @@ struct nsv_params sample_draw_params(uint32_t n_vocab)
 	struct nsv_params p = nsv_params_default();
 
 	p.temperature = t_below(8) == 0 ? t_float(0, 2e-3f) : t_float(0.05f, 3);
+	if (t_below(16) == 0)
+		p.temperature = FLT_MAX / (1 + (float)t_below(100)); /* all that may be asked for */
 	if (t_below(2))
 		p.top_k = (int32_t)t_below(2 * n_vocab);
 	if (t_below(2))
