@@ -119,8 +119,8 @@ struct nsv_cuda_seq {
  * keys that are shared, `table` of any member, n_shared 0. Each member's n_shared is that n_past,
  * its n_past is no less, and its table begins with the same blocks. Shared keys are whole
  * NSV_CUDA_SHARED_KEYS, since every multiple of it is the edge of a chunk: the bits are those
- * without a prefix. nsv_attn_find_shared (kernels/attn_shared.h) finds prefixes. Not to be relied on
- * yet, so off unless limits allow prefixes: NOTES.md says what was seen and from where on it pays. */
+ * without a prefix. nsv_attn_find_shared (kernels/attn_shared.h) finds prefixes. Off unless limits
+ * allow prefixes: NOTES.md says from where on it pays. */
 #define NSV_CUDA_SHARED_KEYS 512u
 
 /* A step's sequences. The arrays are on the device, so that a captured graph replays over what
