@@ -154,7 +154,7 @@ static void on_accept_timer(struct nsv_source *src, enum nsv_event event, int re
 		nsv_source_accept(s->loop, &s->listen_src, s->listen_fd);
 }
 
-/* Closes connections that never said hello; sleeps for good once none is left. */
+/* Closes connections that were not welcomed in time; sleeps for good once none is left. */
 static void on_hello_timer(struct nsv_source *src, enum nsv_event event, int res, const void *data)
 {
 	struct nsv_server *s = NSV_CONTAINER_OF(src, struct nsv_server, hello_timer);
@@ -165,8 +165,7 @@ static void on_hello_timer(struct nsv_source *src, enum nsv_event event, int res
 		return;
 	for (struct nsv_session *se = s->sessions, *next; se; se = next) {
 		next = se->next;
-		if (se->state == NSV_SESSION_HELLO && !se->is_building && now >= se->deadline_ns)
-			nsv_session_drop(se, NSV_E_HELLO, "no hello came");
+		nsv_session_check_deadline(se, now);
 	}
 	s->hello_timer_armed = s->n_hello > 0;
 	if (s->hello_timer_armed)

@@ -71,6 +71,21 @@ struct nsv_session *nsv_session_alloc(struct nsv_server *server, int fd)
 	return se;
 }
 
+static void set_deadline(struct nsv_session *se)
+{
+	se->deadline_ns = nsv_now_ns() + (uint64_t)se->server->config->limits.hello_ms * 1000000u;
+}
+
+void nsv_session_check_deadline(struct nsv_session *se, uint64_t now_ns)
+{
+	if (se->state != NSV_SESSION_HELLO || se->is_building || now_ns < se->deadline_ns)
+		return;
+	if (se->waits_for_vault)
+		refuse_hello(se, NSV_E_LIMIT, "the service manager takes no descriptors");
+	else
+		nsv_session_drop(se, NSV_E_HELLO, "no hello came");
+}
+
 void nsv_session_new(struct nsv_server *server, int fd)
 {
 	struct nsv_session *se = nsv_session_alloc(server, fd);
@@ -80,7 +95,7 @@ void nsv_session_new(struct nsv_server *server, int fd)
 		close(fd);
 		return;
 	}
-	se->deadline_ns = nsv_now_ns() + (uint64_t)server->config->limits.hello_ms * 1000000u;
+	set_deadline(se);
 	link_session(se);
 	server->n_hello++;
 	nsv_source_recv(server->loop, &se->src, fd);
@@ -327,6 +342,7 @@ void nsv_session_built(struct nsv_session *se)
 		return;
 	}
 	nsv_channel_set_epoch(&se->ch, se->epoch);
+	set_deadline(se); /* the time that its regions took was not the client's */
 	se->place = (struct nsv_vault_place){.session_id = se->id,
 		.rec = se->rec,
 		.fds = {se->fd, se->ch.up_region.fd, se->ch.down_region.fd}};

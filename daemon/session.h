@@ -81,6 +81,8 @@ bool nsv_session_visit(struct nsv_session *se);
 bool nsv_session_is_busy(const struct nsv_session *se);
 /* Puts it on the server's list of sessions to visit. */
 void nsv_session_make_ready(struct nsv_session *se);
+/* Drops it when it has waited for too long, for its hello or for a vault. */
+void nsv_session_check_deadline(struct nsv_session *se, uint64_t now_ns);
 /* Closes it for a reason (NULL: it hung up, or the daemon ends), which the log gets, and the client
  * as a code; everything that it held is given back. */
 void nsv_session_drop(struct nsv_session *se, enum nsv_code code, const char *why);

@@ -14,6 +14,7 @@
 #include "tests/tools/proc.h"
 #include "tests/tools/raw.h"
 #include "tests/tools/serve.h"
+#include "tests/tools/service.h"
 #include "tests/tools/tiny.h"
 #include "tests/tools/users.h"
 #include "tests/tools/wait.h"
@@ -195,6 +196,55 @@ static void test_no_descriptors_for_a_session(void **state)
 	nsv_serve_end(&served);
 }
 
+/* ---- Vaults */
+
+/* Says hello and leaves the connection open: the answer's code, with its sentence, or -errno. */
+static int say_hello(const char *socket, int *ret_fd, struct nsv_err *err)
+{
+	struct nsv_hello h = nsv_hello_make(&(struct nsv_geom){.n_slot = 1});
+	struct nsv_welcome w;
+	int up_fd, down_fd, fd = nsv_raw_connect(socket);
+
+	assert_true(fd >= 0);
+	(void)nsv_hello_send(fd, &h); /* a process that was held up may come too late with it */
+	int ret = nsv_welcome_recv(fd, &w, &up_fd, &down_fd, err);
+	if (ret == 0) {
+		close(up_fd);
+		close(down_fd);
+	}
+	*ret_fd = fd;
+	return ret;
+}
+
+/* The service manager stands still: once the vaults that it has are full, who comes is told so. */
+static void test_no_vault_for_a_session(void **state)
+{
+	enum { MANY = 900 };
+	static struct nsv_test_service service;
+	struct nsv_err err = {""};
+	char model[64], config[64];
+	const char *extra[] = {"--kv-blocks", "64", "--config", config, NULL};
+	int fds[MANY], ret = 0, n = 0;
+	(void)state;
+
+	nsv_tiny_model(model, sizeof(model));
+	assert_int_equal(
+		nsv_test_config(config, sizeof(config), "{\"limits\": {\"hello_ms\": 100}}"), 0);
+	assert_int_equal(nsv_test_service_start(&service, model, extra), 0);
+	kill(service.manager, SIGSTOP);
+	for (int n_late = 0; ret != NSV_E_LIMIT && n < MANY && n_late < 10; n_late += ret < 0)
+		ret = say_hello(service.socket, &fds[n++], &err);
+	kill(service.manager, SIGCONT);
+	assert_int_equal(ret, NSV_E_LIMIT);
+	assert_non_null(strstr(err.text, "service manager"));
+	while (n > 0)
+		close(fds[--n]);
+	assert_true(nsv_ask_is_alone(service.socket));
+	assert_int_equal(nsv_test_service_stop(&service), 0);
+	unlink(config);
+	unlink(model);
+}
+
 /* ---- Files */
 
 /* A region is a file to the kernel, which ends who makes too large a one, unless it was asked not
@@ -346,6 +396,7 @@ int main(void)
 		cmocka_unit_test(test_unread_outputs_are_charged),
 		cmocka_unit_test(test_no_descriptor_for_a_connection),
 		cmocka_unit_test(test_no_descriptors_for_a_session),
+		cmocka_unit_test(test_no_vault_for_a_session),
 		cmocka_unit_test(test_regions_beyond_the_size_of_files),
 		cmocka_unit_test(test_descriptors_have_a_quota),
 		cmocka_unit_test(test_quotas_are_a_users_own_and_have_names),
