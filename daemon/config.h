@@ -15,7 +15,7 @@ struct nsv_limits { /* a user's, all sessions together, unless it says else */
 	uint32_t memory_mib;      /* session regions, and what requests hold */
 	uint32_t prompt_bytes;    /* of one prompt */
 	uint32_t session_slots;   /* of one session */
-	uint32_t hello_ms;        /* a connection without a hello is closed */
+	uint32_t hello_ms;        /* a connection without a hello, or a vault, is closed */
 };
 
 struct nsv_config {
