@@ -494,11 +494,13 @@ static const struct nsv_seqs_head *map_steps(pid_t pid)
 	return NULL;
 }
 
-/* Is a step under way, as far as the next daemon will know? */
+/* Is a step of this daemon under way, as far as the next one will know? The mark of the step that
+ * its predecessor died in stays until then. */
 static bool is_in_step(const struct nsv_test_service *s)
 {
 	const struct nsv_seqs_head *head = map_steps(nsv_test_service_pid(s));
-	bool in = head && nsv_load_acq_u64(&head->n_begun) > nsv_load_acq_u64(&head->n_ended);
+	uint64_t begun = head ? nsv_load_acq_u64(&head->n_begun) : 0;
+	bool in = head && begun > nsv_load_acq_u64(&head->n_ended) && begun > head->first_step;
 
 	if (head)
 		munmap((void *)head, NSV_PAGE);
