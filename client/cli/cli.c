@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <time.h>
 
 static void complain(const struct cli *cli, const char *fmt, va_list ap)
 {
@@ -109,4 +110,12 @@ int cli_finish(const struct cli *cli, const struct nsv_client *client,
 	if (ret_result->finish == NSV_CLIENT_FINISH_ERROR)
 		return sampling_refused(cli, ret_result->text);
 	return EXIT_DONE;
+}
+
+double cli_now_s(void)
+{
+	struct timespec ts;
+
+	clock_gettime(CLOCK_MONOTONIC, &ts);
+	return (double)ts.tv_sec + (double)ts.tv_nsec / 1e9;
 }

@@ -45,6 +45,9 @@ int cli_try_open(const struct cli *cli, size_t need, uint32_t n_slot, char *text
 int cli_finish(const struct cli *cli, const struct nsv_client *client,
 	const struct nsv_request *request, int ret, struct nsv_client_result *ret_result);
 
+/* Of CLOCK_MONOTONIC. */
+double cli_now_s(void);
+
 /* input.c */
 
 /* The one positional argument, or standard input where it is "-". The text is the caller's to free.

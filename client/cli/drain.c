@@ -3,7 +3,6 @@
 
 #include <errno.h>
 #include <stdio.h>
-#include <time.h>
 
 #define LOOK_MS 1000 /* how often the daemon is asked whether it still drains */
 
@@ -39,23 +38,15 @@ static int is_draining(struct nsv_client *client)
 	return ret;
 }
 
-static int64_t now_ms(void)
-{
-	struct timespec ts;
-
-	clock_gettime(CLOCK_MONOTONIC, &ts);
-	return ts.tv_sec * 1000ll + ts.tv_nsec / 1000000;
-}
-
 /* Until the daemon ends, for timeout_s at most (0: without end). */
 static int wait_for_end(const struct cli *cli, struct nsv_client *client, uint32_t timeout_s)
 {
-	const int64_t end_ms = now_ms() + timeout_s * 1000ll;
+	const double end_s = cli_now_s() + timeout_s;
 	int ret;
 
 	do {
-		int64_t left_ms = end_ms - now_ms();
-		if (timeout_s && left_ms <= 0)
+		double left_ms = (end_s - cli_now_s()) * 1e3;
+		if (timeout_s && left_ms < 1)
 			return cli_failed(cli, "requests still run after %u s; it goes on draining",
 				timeout_s);
 		ret = nsv_client_wait(

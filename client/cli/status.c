@@ -2,7 +2,6 @@
 #include "client/cli/cli.h"
 
 #include <stdio.h>
-#include <time.h>
 #include <unistd.h>
 
 #define CLEAR_SCREEN "\033[H\033[J"
@@ -84,14 +83,6 @@ int cmd_status(const struct cli *cli, int argc, char **argv)
 
 /* ---- top */
 
-static double now_s(void)
-{
-	struct timespec ts;
-
-	clock_gettime(CLOCK_MONOTONIC, &ts);
-	return (double)ts.tv_sec + (double)ts.tv_nsec / 1e9;
-}
-
 /* `rounds` times (0: without end), `pause_s` seconds apart; on a terminal over the last one. */
 static int watch(const struct cli *cli, struct nsv_client *client, uint32_t rounds, uint32_t pause_s)
 {
@@ -106,7 +97,7 @@ static int watch(const struct cli *cli, struct nsv_client *client, uint32_t roun
 		ret = get_status(cli, client, &status);
 		if (ret != EXIT_DONE)
 			break;
-		double at = now_s();
+		double at = cli_now_s();
 		if (isatty(STDOUT_FILENO))
 			fputs(CLEAR_SCREEN, stdout);
 		else if (i > 0)
