@@ -1,7 +1,6 @@
 /* The engine's life: sizes, memory, the thread and its messages. */
 #include "daemon/engine.h"
 
-#include <sched.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/random.h>
@@ -15,17 +14,6 @@
 #define MAX_PIECE_LEN 4096 /* bytes of a token; a vocabulary with a longer one is refused */
 
 /* ---- Sizes */
-
-/* Those that the daemon may run on. */
-static uint32_t cpu_count(void)
-{
-	cpu_set_t set;
-
-	if (sched_getaffinity(0, sizeof(set), &set) == 0)
-		return (uint32_t)CPU_COUNT(&set);
-	long n = sysconf(_SC_NPROCESSORS_ONLN); /* more than the set has room for */
-	return n > 0 ? (uint32_t)n : 1;
-}
 
 static int longest_piece(const struct nsv_tok *tok, uint32_t *ret_len, struct nsv_err *err)
 {
@@ -208,7 +196,7 @@ static int build(struct nsv_engine *e, const struct nsv_engine_config *c,
 		ret = nsv_kv_dtype_choose(c->kv_dtype, e->info.backend, &e->info.kv_dtype, err);
 	if (ret < 0)
 		return ret;
-	e->info.threads = c->threads ? c->threads : cpu_count();
+	e->info.threads = c->threads ? c->threads : nsv_team_cpus();
 	e->share_prefixes = c->share_prefixes;
 	e->info.run_ahead = c->run_ahead ? (uint32_t)nsv_min(c->run_ahead, NSV_MAX_AHEAD) : 1;
 	e->dispatch.backend = e->info.backend;

@@ -25,8 +25,6 @@
 #define SPAN_UNIT 64u
 #define REACH 40.0f /* of t: everything that has a weight is within it of the best */
 
-static const struct nsv_part alone = {.index = 0, .count = 1};
-
 /* ---- Together */
 
 static const struct nsv_sample_share *meet(
@@ -88,7 +86,7 @@ static void set_row(struct nsv_draw *d, const float *x, uint32_t n)
 static void leave(struct nsv_draw *d)
 {
 	d->gone = d->part->index != 0;
-	d->part = &alone;
+	d->part = &nsv_team_alone;
 	set_row(d, d->x, d->n);
 }
 

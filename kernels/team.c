@@ -11,10 +11,13 @@
 #include <signal.h>
 #include <stdatomic.h>
 #include <sys/syscall.h>
+#include <unistd.h>
 
 #define SPIN 2000u	 /* pauses before a member sleeps between runs: 20 us here */
 #define SPIN_MEET 10000u /* within a run, where one that sleeps keeps all others waiting */
 #define SPIN_CROWDED 20u /* where members outnumber processors, spinning delays who is waited for */
+
+const struct nsv_part nsv_team_alone = {.index = 0, .count = 1};
 
 struct gate {
 	_Atomic uint32_t word, n_asleep;
@@ -111,11 +114,14 @@ void nsv_team_run(
 	nsv_team_barrier(self);
 }
 
-static bool is_crowded(uint32_t n_thread)
+uint32_t nsv_team_cpus(void)
 {
 	cpu_set_t set;
-	return sched_getaffinity(0, sizeof(set), &set) == 0 &&
-		(uint32_t)CPU_COUNT(&set) < n_thread;
+
+	if (sched_getaffinity(0, sizeof(set), &set) == 0)
+		return (uint32_t)CPU_COUNT(&set);
+	long n = sysconf(_SC_NPROCESSORS_ONLN); /* more than the set has room for */
+	return n > 0 ? (uint32_t)n : 1;
 }
 
 /* Signals are for the owner's threads: members take none. */
@@ -146,8 +152,9 @@ int nsv_team_new(uint32_t n_thread, struct nsv_team **ret_team)
 	team = calloc(1, len);
 	if (!team)
 		return -ENOMEM;
-	team->spin = is_crowded(n_thread) ? SPIN_CROWDED : SPIN;
-	team->spin_meet = is_crowded(n_thread) ? SPIN_CROWDED : SPIN_MEET;
+	bool is_crowded = nsv_team_cpus() < n_thread;
+	team->spin = is_crowded ? SPIN_CROWDED : SPIN;
+	team->spin_meet = is_crowded ? SPIN_CROWDED : SPIN_MEET;
 	team->n_member = 1;
 	for (uint32_t i = 0; i < n_thread; i++)
 		team->members[i].part =

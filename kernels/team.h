@@ -15,6 +15,12 @@ struct nsv_part {
 	struct nsv_team *team; /* NULL when count is 1 */
 };
 
+/* Of who works by itself. */
+extern const struct nsv_part nsv_team_alone;
+
+/* Processors that this process may run on, 1 at least. */
+uint32_t nsv_team_cpus(void);
+
 /* n_thread >= 1 members, the caller included. 0 or -errno. Threads are named "nsv-work/N". */
 int nsv_team_new(uint32_t n_thread, struct nsv_team **ret_team);
 void nsv_team_free(struct nsv_team *team); /* NULL is fine */

@@ -39,7 +39,6 @@ struct walk {
 	uint32_t share0, n_share; /* rows of the batch whose Q, K and V it turns and stores */
 };
 
-static const struct nsv_part alone = {.index = 0, .count = 1};
 
 #define ROW_UNIT 16u  /* rows are taken in whole tiles of products */
 #define APART_ROWS 32u /* a member: from so many on rows are taken, not weights parted */
@@ -188,7 +187,7 @@ static void own_rows(struct walk *w)
 
 	w->row0 = 0;
 	w->n_row = w->n_lane;
-	w->row_part = &alone;
+	w->row_part = &nsv_team_alone;
 	w->lane.x = own->x;
 	w->lane.norm = own->norm;
 	w->lane.act = own->act;
@@ -234,7 +233,7 @@ static struct walk some_rows(const struct walk *w, uint32_t first, uint32_t n)
 
 	some.lane = w->m->scratch.own[w->part->index];
 	some.lane.x = w->lane.x + (size_t)first * w->m->desc.n_embd;
-	some.mul_part = some.row_part = &alone;
+	some.mul_part = some.row_part = &nsv_team_alone;
 	some.first = some.share0 = first;
 	some.n_lane = some.n_row = some.n_share = n;
 	some.row0 = 0;
@@ -266,7 +265,7 @@ static void norm_rows(const struct walk *w, size_t weight)
 	uint32_t n = w->m->desc.n_embd;
 	size_t at = (size_t)w->row0 * n;
 
-	w->m->backend->rmsnorm(&alone, w->lane.norm + at, w->lane.x + at,
+	w->m->backend->rmsnorm(&nsv_team_alone, w->lane.norm + at, w->lane.x + at,
 		nsv_weight_at(w->m, weight), n, w->n_row, n, w->m->desc.norm_eps);
 	set_acts(w, w->lane.norm, w->n_lane, n);
 }
@@ -282,16 +281,16 @@ static void add_rows(const struct walk *w, size_t post_norm)
 	if (w->m->desc.post_norm) {
 		float *normed = w->lane.norm + at;
 
-		w->m->backend->rmsnorm(&alone, normed, y, nsv_weight_at(w->m, post_norm), n,
+		w->m->backend->rmsnorm(&nsv_team_alone, normed, y, nsv_weight_at(w->m, post_norm), n,
 			w->n_row, n, w->m->desc.norm_eps);
 		y = normed;
 	}
-	w->m->backend->add(&alone, w->lane.x + at, y, (size_t)w->n_row * n);
+	w->m->backend->add(&nsv_team_alone, w->lane.x + at, y, (size_t)w->n_row * n);
 }
 
 static void embed_rows(const struct walk *w)
 {
-	w->m->backend->embed(&alone, w->lane.x + (size_t)w->row0 * w->m->desc.n_embd, &w->m->embd,
+	w->m->backend->embed(&nsv_team_alone, w->lane.x + (size_t)w->row0 * w->m->desc.n_embd, &w->m->embd,
 		w->step->batch->tokens + w->first + w->row0, w->n_row, w->m->desc.embd_scale);
 }
 
@@ -318,7 +317,7 @@ static void turn(
 {
 	const struct nsv_model_desc *d = &w->m->desc;
 
-	w->m->backend->rope(&alone, x, ld, w->m->scratch.cs[kind] + (size_t)w->share0 * d->n_rot,
+	w->m->backend->rope(&nsv_team_alone, x, ld, w->m->scratch.cs[kind] + (size_t)w->share0 * d->n_rot,
 		w->n_share, n_head, d->head_dim, d->n_rot, d->rope);
 }
 
@@ -330,7 +329,7 @@ static void norm_heads(const struct walk *w, float *x, size_t ld, uint32_t n_hea
 	for (uint32_t h = 0; h < n_head; h++) {
 		float *head = x + (size_t)h * d->head_dim;
 
-		w->m->backend->rmsnorm(&alone, head, head, nsv_weight_at(w->m, weight), ld,
+		w->m->backend->rmsnorm(&nsv_team_alone, head, head, nsv_weight_at(w->m, weight), ld,
 			w->n_share, d->head_dim, d->norm_eps);
 	}
 }
@@ -355,7 +354,7 @@ static void store_kv(const struct walk *w, uint32_t layer)
 	float *q = w->m->scratch.q + w->share0 * n_q;
 
 	if (d->qkv_bias)
-		w->m->backend->add_bias(&alone, row, ld, nsv_weight_at(w->m, l->qkv_bias),
+		w->m->backend->add_bias(&nsv_team_alone, row, ld, nsv_weight_at(w->m, l->qkv_bias),
 			w->n_share, nsv_n_qkv(d));
 	for (uint32_t r = 0; r < w->n_share; r++)
 		memcpy(q + r * n_q, row + r * ld, n_q * sizeof(float));
@@ -365,7 +364,7 @@ static void store_kv(const struct walk *w, uint32_t layer)
 	}
 	turn(w, kind, q, n_q, d->n_head);
 	turn(w, kind, k, ld, d->n_kv_head);
-	w->m->backend->kv_append(&alone, &w->step->shapes[kind], layer_pool(w, layer, false),
+	w->m->backend->kv_append(&nsv_team_alone, &w->step->shapes[kind], layer_pool(w, layer, false),
 		layer_pool(w, layer, true), k, v, ld, w->step->batch->slots + w->share0,
 		w->n_share);
 }
@@ -392,7 +391,7 @@ static void gate_rows(const struct walk *w)
 	size_t ld = 2 * (size_t)d->n_ff;
 	const float *gate = w->lane.ff + w->row0 * ld;
 
-	w->m->backend->gate(&alone, w->lane.act + (size_t)w->row0 * d->n_ff, gate, gate + d->n_ff,
+	w->m->backend->gate(&nsv_team_alone, w->lane.act + (size_t)w->row0 * d->n_ff, gate, gate + d->n_ff,
 		ld, w->n_row, d->n_ff, d->act);
 	set_acts(w, w->lane.act, w->n_lane, d->n_ff);
 }
@@ -474,7 +473,7 @@ static void norm_outputs(const struct walk *w)
 
 	nsv_part_range(w->row_part, w->step->batch->n_out, 1, &begin, &end);
 	for (size_t i = begin; i < end; i++)
-		w->m->backend->rmsnorm(&alone, w->lane.norm + i * n,
+		w->m->backend->rmsnorm(&nsv_team_alone, w->lane.norm + i * n,
 			w->lane.x + (size_t)w->step->batch->out_rows[i] * n,
 			nsv_weight_at(w->m, w->m->out_norm), n, 1, n, w->m->desc.norm_eps);
 }

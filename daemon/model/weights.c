@@ -392,13 +392,12 @@ static bool is_sample(const struct nsv_loader *l, size_t i)
 static int check_sample(const struct nsv_loader *l, const struct packing *p, const struct nsv_region *r,
 	struct nsv_err *err)
 {
-	const struct nsv_part alone = {.index = 0, .count = 1};
 	void *again = NULL;
 
 	if (posix_memalign(&again, ALIGN, p->len) != 0)
 		return nsv_fail(err, -ENOMEM, "no memory to compare them");
 	memset(again, 0, p->len);
-	l->m->backend->weight_pack(&alone, p->m, p->n_m, again);
+	l->m->backend->weight_pack(&nsv_team_alone, p->m, p->n_m, again);
 	bool same = memcmp(again, (const char *)r->map + p->off, p->len) == 0;
 	free(again);
 	return same ? 0 : nsv_fail(err, -EPROTO, "their bytes are not what this build packs");

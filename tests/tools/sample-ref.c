@@ -243,8 +243,6 @@ uint32_t sample_ref_adjust(const struct nsv_sampler *s, const struct nsv_sample_
 
 /* ---- Sampling */
 
-const struct nsv_part sample_alone = {.index = 0, .count = 1};
-
 int sample_pick(struct nsv_sampler *s, const float *logits, const struct nsv_params *params,
 	uint64_t seed, uint32_t branch, uint64_t position, int32_t *ret_token, struct nsv_lp *lp,
 	uint32_t n_lp)
@@ -255,5 +253,5 @@ int sample_pick(struct nsv_sampler *s, const float *logits, const struct nsv_par
 		.branch = branch,
 		.position = position};
 
-	return nsv_sample_next(s, &sample_alone, &in, ret_token, lp, n_lp);
+	return nsv_sample_next(s, &nsv_team_alone, &in, ret_token, lp, n_lp);
 }

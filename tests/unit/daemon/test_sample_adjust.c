@@ -91,7 +91,7 @@ static void check_adjusted(struct nsv_sampler *s, const struct nsv_sample_in *in
 	assert_memory_equal(x, want, s->n_vocab * sizeof(*want));
 	for (uint32_t i = 0; i < s->n_vocab; i++)
 		assert_int_equal(s->count[i], 0);
-	int ret = nsv_sample_next(s, &sample_alone, in, &token, NULL, 0);
+	int ret = nsv_sample_next(s, &nsv_team_alone, in, &token, NULL, 0);
 	if (n_want == 0) {
 		assert_int_equal(ret, -ENODATA);
 		assert_int_equal(token, -9);
@@ -204,7 +204,7 @@ static void test_neutral(void **state)
 		assert_ptr_equal(x, logits);
 		assert_int_equal(
 			sample_pick(&s, logits, &p, 4, 0, in.position, &plain, lp[0], 5), 0);
-		assert_int_equal(nsv_sample_next(&s, &sample_alone, &in, &full, lp[1], 5), 0);
+		assert_int_equal(nsv_sample_next(&s, &nsv_team_alone, &in, &full, lp[1], 5), 0);
 		assert_int_equal(plain, full);
 		assert_memory_equal(lp[0], lp[1], sizeof(lp[0]));
 	}
@@ -229,16 +229,16 @@ static void test_min_tokens(void **state)
 	assert_int_equal(nsv_sampler_add_end(&s, 4), -EINVAL);
 	assert_int_equal(nsv_sampler_add_end(&s, -1), -EINVAL);
 	for (in.n_output = 0; in.n_output < 4; in.n_output++) {
-		assert_int_equal(nsv_sample_next(&s, &sample_alone, &in, &token, NULL, 0), 0);
+		assert_int_equal(nsv_sample_next(&s, &nsv_team_alone, &in, &token, NULL, 0), 0);
 		assert_int_equal(token, in.n_output < 2 ? 2 : 0);
 	}
 	in.n_output = 1;
 	p.flags = NSV_PARAM_IGNORE_END;
-	assert_int_equal(nsv_sample_next(&s, &sample_alone, &in, &token, NULL, 0), 0);
+	assert_int_equal(nsv_sample_next(&s, &nsv_team_alone, &in, &token, NULL, 0), 0);
 	assert_int_equal(token, 0);
 	p.flags = 0;
 	lists.allow = (struct nsv_id_list){.n = 2, .id = {0, 1}};
-	assert_int_equal(nsv_sample_next(&s, &sample_alone, &in, &token, NULL, 0), -ENODATA);
+	assert_int_equal(nsv_sample_next(&s, &nsv_team_alone, &in, &token, NULL, 0), -ENODATA);
 	while (s.n_end < NSV_MAX_END)
 		assert_int_equal(nsv_sampler_add_end(&s, 0), 0);
 	assert_int_equal(nsv_sampler_add_end(&s, 0), -ENOSPC);
@@ -258,16 +258,16 @@ static void test_raw_log_probs(void **state)
 
 	(void)state;
 	assert_int_equal(nsv_sampler_init(&s, 3, 1), 0);
-	assert_int_equal(nsv_sample_next(&s, &sample_alone, &in, &token, lp, 3), 0);
+	assert_int_equal(nsv_sample_next(&s, &nsv_team_alone, &in, &token, lp, 3), 0);
 	assert_int_equal(token, 1);
 	assert_int_equal(lp[1].id, 0);
 	assert_true(fabsf(lp[1].logprob - lp[0].logprob - 1) < 1e-6f);
-	assert_int_equal(nsv_log_probs(&s, &sample_alone, logits, 1, alone, 3), 0);
+	assert_int_equal(nsv_log_probs(&s, &nsv_team_alone, logits, 1, alone, 3), 0);
 	assert_memory_equal(lp, alone, sizeof(lp));
-	assert_int_equal(nsv_log_probs(&s, &sample_alone, logits, 3, alone, 3), -EINVAL);
-	assert_int_equal(nsv_log_probs(&s, &sample_alone, logits, -1, alone, 3), -EINVAL);
+	assert_int_equal(nsv_log_probs(&s, &nsv_team_alone, logits, 3, alone, 3), -EINVAL);
+	assert_int_equal(nsv_log_probs(&s, &nsv_team_alone, logits, -1, alone, 3), -EINVAL);
 	const float bad[] = {1, NAN, 2};
-	assert_int_equal(nsv_log_probs(&s, &sample_alone, bad, 0, alone, 3), -EDOM);
+	assert_int_equal(nsv_log_probs(&s, &nsv_team_alone, bad, 0, alone, 3), -EDOM);
 	assert_memory_equal(lp, alone, sizeof(lp));
 	nsv_sampler_deinit(&s);
 }

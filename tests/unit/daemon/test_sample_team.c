@@ -39,7 +39,7 @@ static void check_shared(struct nsv_team *team, struct nsv_sampler *s, float *lo
 		logits[t_below(n)] = NAN;
 	row.in.seed = t_rand();
 	row.in.lists = t_below(2) ? &lists : NULL;
-	int ret = nsv_sample_next(s, &sample_alone, &row.in, &token, lp, 4);
+	int ret = nsv_sample_next(s, &nsv_team_alone, &row.in, &token, lp, 4);
 	nsv_team_run(team, sample_member, &row);
 	for (uint32_t i = 0; i < nsv_team_size(team); i++)
 		assert_int_equal(row.ret[i], ret);
@@ -93,7 +93,7 @@ static void test_log_probs(void **state)
 	for (int round = 0; round < 60; round++) {
 		sample_draw_logits(logits, n);
 		row.token = (int32_t)t_below(n);
-		assert_int_equal(nsv_log_probs(&s, &sample_alone, logits, row.token, lp, 4), 0);
+		assert_int_equal(nsv_log_probs(&s, &nsv_team_alone, logits, row.token, lp, 4), 0);
 		nsv_team_run(team, log_probs_member, &row);
 		assert_int_equal(row.ret[0] | row.ret[1] | row.ret[2], 0);
 		assert_memory_equal(row.lp, lp, sizeof(lp));
