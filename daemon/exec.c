@@ -47,10 +47,11 @@ struct sampling {
 	const struct nsv_exec_step *step;
 };
 
-/* The members of `part` do it together; the first one's results count. */
+/* The first member's results count. */
 static void sample_row(
-	const struct sampling *a, const struct nsv_part *part, struct nsv_sampler *s, uint32_t i)
+	const struct nsv_part *part, struct nsv_sampler *s, uint32_t i, const void *arg)
 {
+	const struct sampling *a = arg;
 	const struct nsv_exec_step *step = a->step;
 	struct nsv_exec_result *r = &step->results[i];
 	struct nsv_sample_in in = step->ins[i];
@@ -72,20 +73,11 @@ static void sample_row(
 		a->x->last[step->places[step->out_seqs[i]]] = token;
 }
 
-/* Rows for all: each takes some. Else all of them share each row. */
 static void sample_member(const struct nsv_part *part, void *arg)
 {
-	static const struct nsv_part alone = {.index = 0, .count = 1};
 	const struct sampling *a = arg;
-	struct nsv_sampler *samplers = a->x->parts.samplers;
-	uint32_t n = a->step->batch.n_out, n_taken = 0, i = 0;
 
-	if (n < part->count)
-		for (; i < n; i++)
-			sample_row(a, part, &samplers[0], i);
-	else
-		for (; (i = nsv_team_take(part, &n_taken)) < n;)
-			sample_row(a, &alone, &samplers[part->index], i);
+	nsv_sample_rows(part, a->x->parts.samplers, a->step->batch.n_out, sample_row, a);
 }
 
 static int submit(struct nsv_exec *exec, const struct nsv_exec_step *step, struct nsv_err *err)

@@ -168,3 +168,16 @@ int nsv_sample_next(struct nsv_sampler *s, const struct nsv_part *part,
 	nsv_team_barrier(part); /* the next row writes where this one is still read */
 	return ret;
 }
+
+void nsv_sample_rows(const struct nsv_part *part, struct nsv_sampler *samplers, uint32_t n,
+	nsv_sample_row_fn *fn, const void *arg)
+{
+	uint32_t n_taken = 0, i = 0;
+
+	if (n < part->count)
+		for (; i < n; i++)
+			fn(part, &samplers[0], i, arg);
+	else
+		for (; (i = nsv_team_take(part, &n_taken)) < n;)
+			fn(&nsv_team_alone, &samplers[part->index], i, arg);
+}

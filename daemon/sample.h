@@ -121,6 +121,16 @@ int nsv_sampler_add_end(struct nsv_sampler *s, int32_t id);
  * a logit is not finite; -ENODATA: no id may come. */
 int nsv_sample_next(struct nsv_sampler *s, const struct nsv_part *part,
 	const struct nsv_sample_in *in, int32_t *ret_token, struct nsv_lp *lp, uint32_t n_lp);
+
+typedef void nsv_sample_row_fn(
+	const struct nsv_part *part, struct nsv_sampler *s, uint32_t i, const void *arg);
+
+/* Called by all members of a team, in a phase of their own: fn for each of the n rows. Where there
+ * are rows for all, each member takes some and does them alone, by its own of the samplers; else
+ * all share each row, by the first one. */
+void nsv_sample_rows(const struct nsv_part *part, struct nsv_sampler *samplers, uint32_t n,
+	nsv_sample_row_fn *fn, const void *arg);
+
 /* Steps 3 to 6: *ret_x is in->logits itself where nothing changes it, else scratch that is valid
  * until the next call, -INFINITY for what may not come. Returns how many may come. */
 size_t nsv_sample_adjust(

@@ -96,8 +96,9 @@ static void draw_flat(float *logits, size_t n)
 /* ---- Sampling, as the daemon shares it out */
 
 static void sample_row(
-	const struct rows *r, const struct nsv_part *part, struct nsv_sampler *s, uint32_t i)
+	const struct nsv_part *part, struct nsv_sampler *s, uint32_t i, const void *arg)
 {
+	const struct rows *r = arg;
 	struct nsv_lp lp[1 + NSV_MAX_LOGPROB];
 	const struct nsv_sample_in in = {.logits = r->logits + (size_t)i * r->n_vocab,
 		.params = &r->way->params,
@@ -113,16 +114,9 @@ static void sample_row(
 
 static void sample_member(const struct nsv_part *part, void *arg)
 {
-	static const struct nsv_part alone = {.index = 0, .count = 1};
 	const struct rows *r = arg;
-	uint32_t n_taken = 0;
 
-	if (r->n < part->count)
-		for (uint32_t i = 0; i < r->n; i++)
-			sample_row(r, part, &r->samplers[0], i);
-	else
-		for (uint32_t i; (i = nsv_team_take(part, &n_taken)) < r->n;)
-			sample_row(r, &alone, &r->samplers[part->index], i);
+	nsv_sample_rows(part, r->samplers, r->n, sample_row, r);
 }
 
 static void measure_ways(struct nsv_team *team, struct rows *r, struct way *ways, size_t n_way,
