@@ -2,6 +2,7 @@
 #include "tests/tools/proc.h"
 
 #include <dirent.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,7 +10,7 @@
 #include "tests/tools/wait.h"
 
 /* The number after the name that a line of the file begins with, or -1. */
-static long number_in(const char *path, const char *name)
+static long number_of(const char *path, const char *name, int base)
 {
 	char line[256];
 	long n = -1;
@@ -17,10 +18,15 @@ static long number_in(const char *path, const char *name)
 
 	while (f && n < 0 && fgets(line, sizeof(line), f))
 		if (strncmp(line, name, strlen(name)) == 0)
-			n = atol(line + strlen(name));
+			n = strtol(line + strlen(name), NULL, base);
 	if (f)
 		fclose(f);
 	return n;
+}
+
+static long number_in(const char *path, const char *name)
+{
+	return number_of(path, name, 10);
 }
 
 static long kib_in(pid_t pid, const char *file, const char *name)
@@ -112,4 +118,19 @@ static bool is_in(pid_t pid, long syscall)
 bool nsv_proc_waits_in(pid_t pid, long syscall)
 {
 	return NSV_WAIT_FOR(is_in(pid, syscall));
+}
+
+static bool is_pending(pid_t pid, int signal_number)
+{
+	char path[64];
+
+	snprintf(path, sizeof(path), "/proc/%d/status", (int)pid);
+	return number_of(path, "ShdPnd:", 16) >> (signal_number - 1) & 1;
+}
+
+/* kill() makes it runnable: asleep again with the signal gone, it has been through the handler. */
+bool nsv_proc_takes(pid_t pid, int signal_number, long syscall)
+{
+	return kill(pid, signal_number) == 0 &&
+	       NSV_WAIT_FOR(!is_pending(pid, signal_number) && is_in(pid, syscall));
 }

@@ -14,6 +14,8 @@ long nsv_proc_switches(pid_t pid);
 
 /* Waits until its first thread waits in the system call of that number; false: it hangs. */
 bool nsv_proc_waits_in(pid_t pid, long syscall);
+/* Sends a signal that it catches, and waits until it has caught it and waits in the system call. */
+bool nsv_proc_takes(pid_t pid, int signal_number, long syscall);
 /* Waits until it has so many; false: it hangs. What a session had is closed once nobody in the
  * daemon refers to it. */
 bool nsv_proc_fds_become(pid_t pid, long n);
