@@ -38,7 +38,7 @@ static void configure(uint32_t h)
 	nsv_cpu_tile_set(&c, T_X0, h, 2 * NSV_CPU_BLOCK);
 	nsv_cpu_tile_set(&c, T_X1, h, 2 * NSV_CPU_BLOCK);
 	nsv_cpu_tile_set(&c, T_W, NSV_CPU_BLOCK / 2, 4 * NSV_CPU_PANEL);
-	_tile_loadconfig(&c);
+	nsv_cpu_tile_load(&c);
 }
 
 /* s (n, 16, 16) += the products; n is a constant wherever this is expanded. */

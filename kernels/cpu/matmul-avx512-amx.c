@@ -38,7 +38,7 @@ static void configure(uint32_t h, uint32_t inputs)
 	nsv_cpu_tile_set(&c, T_X1, h, inputs);
 	nsv_cpu_tile_set(&c, T_Q0, inputs / 4, 64);
 	nsv_cpu_tile_set(&c, T_Q1, inputs / 4, 64);
-	_tile_loadconfig(&c);
+	nsv_cpu_tile_load(&c);
 }
 
 /* A panel's span of blocks against one tile of activations. */

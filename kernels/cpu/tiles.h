@@ -18,6 +18,14 @@ static inline void nsv_cpu_tile_set(
 	c->n_byte[t] = (uint16_t)n_byte;
 }
 
+#if defined(__x86_64__)
+/* gcc's _tile_loadconfig says that it reads the first 8 bytes: stores to the others could go. */
+static inline void nsv_cpu_tile_load(const struct nsv_cpu_tile_config *c)
+{
+	__asm__ volatile("ldtilecfg\t%0" : : "m"(*c));
+}
+#endif
+
 /* Asks for tiles, for all threads of the process. 0, or -errno: -ENOSYS where there are none,
  * -EINVAL from a kernel that knows none, -ENOSPC if a signal stack is too small for them. */
 int nsv_cpu_ask_tiles(void);
