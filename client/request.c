@@ -198,6 +198,22 @@ int nsv_request_look(struct nsv_request *r)
 	return moved;
 }
 
+#define SAME_CODE(name) NSV_ABI_ASSERT((int)NSV_CLIENT_CODE_##name == (int)NSV_E_##name)
+SAME_CODE(DENIED);
+SAME_CODE(LIMIT);
+SAME_CODE(ENTRY);
+SAME_CODE(ID);
+SAME_CODE(UTF8);
+SAME_CODE(PARAM);
+SAME_CODE(UNSUPPORTED);
+SAME_CODE(CONTEXT);
+SAME_CODE(NOMEM);
+SAME_CODE(NUMERIC);
+SAME_CODE(TOKEN);
+SAME_CODE(INTERNAL);
+SAME_CODE(STOPPING);
+SAME_CODE(CRASHED);
+
 /* A refusal that the slot knows nothing of. */
 static void set_refusal(struct nsv_request *r)
 {

@@ -104,7 +104,7 @@ static void expect_refused(struct nsv_client *client, int submit_ret, struct nsv
 	nsv_ask_finish(client, submit_ret, *r, a);
 	assert_int_equal(a->ret, 0);
 	assert_int_equal(a->result.finish, NSV_CLIENT_FINISH_ERROR);
-	assert_int_equal(a->result.code, NSV_CLIENT_END_STOPPED);
+	assert_int_equal(a->result.code, NSV_CLIENT_CODE_STOPPING);
 	assert_non_null(strstr(a->reason, "drains"));
 }
 
@@ -242,8 +242,8 @@ static int be_refused(void *arg)
 	(void)arg;
 
 	NSV_EXPECT(client);
-	NSV_EXPECT(drain(client, 1) == NSV_CLIENT_END_DENIED);
-	NSV_EXPECT(drain(client, 0) == NSV_CLIENT_END_DENIED);
+	NSV_EXPECT(drain(client, 1) == NSV_CLIENT_CODE_DENIED);
+	NSV_EXPECT(drain(client, 0) == NSV_CLIENT_CODE_DENIED);
 	NSV_EXPECT(!is_draining(client));
 	nsv_client_close(client);
 	return 0;

@@ -1,7 +1,7 @@
 #!/bin/sh
 # The man pages say what there is: each public function is named by exactly one page of section 3,
-# whose synopsis declares it as client.h does; each member of a public structure, each option of the
-# programs and each key of the config is described. And README.md shows the first example as it is.
+# whose synopsis declares it as client.h does; each constant, each member of a public structure, each
+# option of the programs and each key of the config is described. And README.md shows the first example as it is.
 # From the repository's root.
 set -eu
 
@@ -43,6 +43,13 @@ while read -r m; do
 done <"$tmp/members"
 [ "$(wc -l <"$tmp/members")" -gt 30 ] || fail "no members found in $header"
 
+# Constants: the members of its enumerations.
+sed -n '/^enum nsv_client_[a-z]* {/,/^};/s/^\t\(NSV_CLIENT_[A-Z0-9_]*\) =.*/\1/p' $header >"$tmp/constants"
+while read -r c; do
+	described "the constant $c" "\\b$c\\b" client/man/*.3
+done <"$tmp/constants"
+[ "$(wc -l <"$tmp/constants")" -gt 30 ] || fail "no constants found in $header"
+
 # Options, as getopt_long has them; '-' is '\-' in a page.
 options() { # SOURCE...
 	sed -nE 's/.*\{?"([a-z-]+)", (no|required)_argument.*/\1/p' "$@" | sort -u
@@ -70,5 +77,5 @@ if command -v groff >/dev/null; then
 		[ -z "$said" ] || fail "$page: $said"
 	done
 fi
-[ $bad -eq 0 ] && echo "man: $(wc -l <"$tmp/exported") functions, $(wc -l <"$tmp/members") members, options and keys described"
+[ $bad -eq 0 ] && echo "man: $(wc -l <"$tmp/exported") functions, $(wc -l <"$tmp/constants") constants, $(wc -l <"$tmp/members") members, options and keys described"
 exit $bad

@@ -154,12 +154,31 @@ enum nsv_client_finish {
 	NSV_CLIENT_FINISH_ERROR = 4, /* `code` and `text` say why */
 };
 
+/* Why the daemon refused a request or gave it up. Numbers stay; whoever meets another one shows the
+ * text. */
+enum nsv_client_code {
+	NSV_CLIENT_CODE_DENIED = 3,	  /* not allowed to this user */
+	NSV_CLIENT_CODE_LIMIT = 4,	  /* over a limit of the user or session; the text names it */
+	NSV_CLIENT_CODE_ENTRY = 6,	  /* this side broke the protocol */
+	NSV_CLIENT_CODE_ID = 7,		  /* of a fork: its target has ended */
+	NSV_CLIENT_CODE_UTF8 = 8,	  /* the text is not UTF-8 */
+	NSV_CLIENT_CODE_PARAM = 9,	  /* a parameter is out of range; the text names it */
+	NSV_CLIENT_CODE_UNSUPPORTED = 10, /* a parameter that this daemon or model cannot honour */
+	NSV_CLIENT_CODE_CONTEXT = 11,	  /* the prompt does not fit the context */
+	NSV_CLIENT_CODE_NOMEM = 12,	  /* it can never fit the KV pool, or memory is out */
+	NSV_CLIENT_CODE_NUMERIC = 13,	  /* a logit is not finite */
+	NSV_CLIENT_CODE_TOKEN = 14,	  /* an id outside the vocabulary */
+	NSV_CLIENT_CODE_INTERNAL = 15,	  /* a fault of the daemon's */
+	NSV_CLIENT_CODE_STOPPING = 16,	  /* the daemon drains: it begins no request */
+	NSV_CLIENT_CODE_CRASHED = 17,	  /* the request was running in two crashes */
+};
+
 /* How a request ended; of a fork, n_output counts the whole answer. Texts are the request's. `size`
  * is set by the caller. */
 struct nsv_client_result {
 	uint32_t size;
 	uint32_t finish; /* enum nsv_client_finish */
-	uint32_t code;	 /* the daemon's error code (shm/PROTOCOL.md) */
+	uint32_t code;	 /* enum nsv_client_code; 0 unless finish is NSV_CLIENT_FINISH_ERROR */
 	uint32_t n_prompt, n_cached, n_output, n_preempt;
 	uint64_t seed; /* the one that was used */
 	uint64_t queue_ns, prefill_ns, decode_ns;
@@ -194,9 +213,10 @@ int nsv_client_open(const char *path, const struct nsv_client_options *options, 
 void nsv_client_close(struct nsv_client *client);
 /* The sentence of the last failure, the client's memory until the next call. */
 const char *nsv_client_error(const struct nsv_client *client);
-/* After -ECONNRESET, whose sentence says the same: enum nsv_client_end, or another code of
- * shm/PROTOCOL.md. */
+/* After -ECONNRESET, whose sentence says the same: enum nsv_client_end, or an enum
+ * nsv_client_code. */
 uint32_t nsv_client_end_code(const struct nsv_client *client);
+/* The number that the daemon's log and its status call the session by. */
 uint64_t nsv_client_session_id(const struct nsv_client *client);
 
 /* ---- Asking. Each makes a request, which ends by itself and is freed by nsv_request_free.
@@ -238,7 +258,7 @@ int nsv_client_detokenize(
 /* The output is text: the daemon's state as JSON. */
 int nsv_client_status(struct nsv_client *client, struct nsv_request **ret_request);
 /* For root, the daemon's user and its group: begin 1 has the daemon begin no request any more,
- * which it says to who asks for one (NSV_CLIENT_FINISH_ERROR with the code NSV_CLIENT_END_STOPPED),
+ * which it says to who asks for one (NSV_CLIENT_FINISH_ERROR, NSV_CLIENT_CODE_STOPPING),
  * and end all sessions and itself when the last that runs has ended. 0 takes that back. An output
  * without text: its end says that it is done. */
 int nsv_client_drain(struct nsv_client *client, int begin, struct nsv_request **ret_request);
