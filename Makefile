@@ -100,8 +100,8 @@ $(B)/tests/%: $(B)/obj/tests/%.o $(call obj,$(TOOL_SRC)) $(call obj,$(CLIENT_SRC
 	$(call say,LD,$@)
 	$(Q)$(CC) $(LDFLAGS_ALL) -o $@ $^ $(LIBS_DAEMON) -ldl -lcmocka
 
-$(B)/tests/integration/test_takeover: | $(FDSTORE)
-$(B)/tests/integration/test_restart: | $(FDSTORE) $(B)/tests/stress/kills
+$(foreach t,drain limits restart takeover,$(B)/tests/integration/test_$(t)): | $(FDSTORE)
+$(B)/tests/integration/test_restart: | $(B)/tests/stress/kills
 $(B)/bench/adopt: | $(FDSTORE)
 
 # ---- Examples, built as their readers would build them
