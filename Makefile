@@ -256,5 +256,8 @@ include kernels/cuda/cuda.mk
 
 cuda: $(B)/nanoserve-cuda.so $(B)/tests/ops/cuda/attention $(B)/tests/ops/cuda/pool $(B)/tests/ops/cuda/shared $(B)/tests/ops/cuda/plan $(B)/tests/bench/attention $(B)/tests/bench/read $(B)/tests/bench/storage ## the CUDA kernels and their tests, where nvcc is (the daemon does not open them yet)
 
-.SECONDARY:
+# Objects that only a pattern names are kept. By name: programs that are missing, as fdstore, must be
+# made though what runs them be there.
+.SECONDARY: $(call obj,$(call src,tests/*/*.c tests/*/*/*.c)) \
+	$(patsubst %.cu,$(B)/obj/%.cu.o,$(call src,tests/ops/cuda/*.cu tests/bench/*.cu))
 -include $(shell test -d build && find build -path build/arm-root -prune -o -name '*.d' -print 2>/dev/null)
