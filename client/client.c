@@ -91,19 +91,21 @@ static int connect_socket(const char *path, int timeout_ms, int *ret_fd, struct 
 	return 0;
 }
 
+/* Looks once more when the time is over: a process that was held up finds what has come. */
 static int wait_readable(int fd, int64_t deadline_ns, struct nsv_err *err)
 {
 	struct pollfd p = {.fd = fd, .events = POLLIN};
 
 	for (;;) {
 		int64_t left = deadline_ns < 0 ? -1 : (deadline_ns - nsv_now_ns()) / 1000000;
-		if (deadline_ns >= 0 && left <= 0)
-			return nsv_fail(err, -ETIMEDOUT, "the daemon does not answer");
-		int n = poll(&p, 1, left > 1000000 ? 1000000 : (int)left);
+		bool late = deadline_ns >= 0 && left <= 0;
+		int n = poll(&p, 1, late ? 0 : left > 1000000 ? 1000000 : (int)left);
 		if (n > 0)
 			return 0;
 		if (n < 0 && errno != EINTR)
 			return nsv_fail(err, -errno, "poll: %s", strerror(errno));
+		if (n == 0 && late)
+			return nsv_fail(err, -ETIMEDOUT, "the daemon does not answer");
 	}
 }
 

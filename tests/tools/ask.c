@@ -6,12 +6,21 @@
 
 #include "tests/tools/wait.h"
 
+void nsv_ask_options(struct nsv_client_options *options)
+{
+	nsv_client_options_init(options);
+	options->connect_timeout_ms = NSV_HANG_MS;
+	options->away_timeout_ms = NSV_HANG_MS;
+}
+
 struct nsv_client *nsv_ask_open(const char *socket)
 {
+	struct nsv_client_options options;
 	struct nsv_client *client = NULL;
 	char text[256];
 
-	if (nsv_client_open(socket, NULL, text, sizeof(text), &client) < 0)
+	nsv_ask_options(&options);
+	if (nsv_client_open(socket, &options, text, sizeof(text), &client) < 0)
 		fprintf(stderr, "nsv_client_open: %s\n", text);
 	return client;
 }
@@ -107,12 +116,8 @@ bool nsv_ask_status_until(struct nsv_client *client, const char *path, long long
 bool nsv_ask_is_alone(const char *socket)
 {
 	struct nsv_client *client = nsv_ask_open(socket);
-	bool alone = false;
+	bool alone = client && nsv_ask_status_until(client, "sessions", 1);
 
-	for (int i = 0; client && !alone && i < 500; i++) {
-		alone = nsv_ask_status(client, "sessions") == 1;
-		usleep(alone ? 0 : 10000);
-	}
 	nsv_client_close(client);
 	return alone;
 }

@@ -19,6 +19,8 @@ struct nsv_answer {
 	char reason[256]; /* the error's sentence */
 };
 
+/* The library's defaults, but with the patience of a test: only what hangs does not come. */
+void nsv_ask_options(struct nsv_client_options *options);
 /* Opens a session at the socket, or returns NULL. */
 struct nsv_client *nsv_ask_open(const char *socket);
 /* Waits for the end of a request, collects everything and frees it. submit_ret is what the submit
@@ -33,7 +35,7 @@ void nsv_ask_ids(struct nsv_client *client, const int32_t *ids, size_t n,
 /* A short prompt answered with 8 tokens: does it serve? */
 void nsv_ask_hello(struct nsv_client *client, struct nsv_answer *ret);
 
-/* Is nobody else connected there? Those who have just gone have some seconds to be forgotten. */
+/* Is nobody else connected there, once those who have just gone are forgotten? */
 bool nsv_ask_is_alone(const char *socket);
 
 /* The daemon's status: an integer by its path of at most two names ("blocks.free"), or -1. */

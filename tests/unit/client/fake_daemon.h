@@ -42,7 +42,8 @@ struct fake_daemon {
 	uint32_t unread;     /* atomic: 1: refuses at once, 2: once the hello lies there unread */
 	uint32_t n_bell;     /* atomic: bells sent to clients */
 	uint32_t burst;	     /* atomic: bytes a step; 0: as many as fit */
-	uint32_t step_us;    /* atomic: a pause before each step */
+	uint32_t step_asleep; /* atomic: each step waits until the client sleeps */
+	uint32_t hold;	     /* atomic: takes no entry until the client sleeps; then it is 0 */
 
 	/* the session; its thread's */
 	int fd;
@@ -65,6 +66,14 @@ static uint32_t fake_get(const uint32_t *p)
 static void fake_set(uint32_t *p, uint32_t v)
 {
 	__atomic_store_n(p, v, __ATOMIC_SEQ_CST);
+}
+
+/* Does it wait for a bell that it has not got? */
+static bool fake_client_sleeps(const struct fake_daemon *d)
+{
+	uint32_t wait = nsv_load_acq_u32(&d->up.head->wait);
+
+	return (wait & 1) && wait != d->rung;
 }
 
 static void fake_wake(struct fake_daemon *d)
@@ -230,6 +239,9 @@ static bool fake_take(struct fake_daemon *d)
 	struct nsv_sqe e;
 	uint32_t n;
 
+	if (fake_get(&d->hold) && !fake_client_sleeps(d))
+		return false;
+	fake_set(&d->hold, 0);
 	if (nsv_sq_ready(&d->sq, &n) < 0)
 		abort();
 	for (uint32_t i = 0; i < n; i++) {
@@ -338,21 +350,23 @@ static bool fake_step(struct fake_daemon *d, uint32_t i)
 	return true;
 }
 
+static bool fake_over(struct fake_daemon *d)
+{
+	return fake_get(&d->stop) || fake_get(&d->gone);
+}
+
 static bool fake_turn(struct fake_daemon *d)
 {
 	bool moved = fake_take(d);
 
-	if (fake_get(&d->step_us))
-		usleep(fake_get(&d->step_us));
-	for (uint32_t i = 0; i < d->geom.n_slot; i++)
-		if (d->slots[i].active)
-			moved |= fake_step(d, i);
+	for (uint32_t i = 0; i < d->geom.n_slot; i++) {
+		if (!d->slots[i].active)
+			continue;
+		while (fake_get(&d->step_asleep) && !fake_client_sleeps(d) && !fake_over(d))
+			sched_yield();
+		moved |= fake_step(d, i);
+	}
 	return moved;
-}
-
-static bool fake_over(struct fake_daemon *d)
-{
-	return fake_get(&d->stop) || fake_get(&d->gone);
 }
 
 /* Serves until the client goes or the test says so. The sleeping is the protocol's. */
