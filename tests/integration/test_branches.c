@@ -52,7 +52,7 @@ static struct nsv_client *open_wide(
 	struct nsv_client_options o;
 	struct nsv_client *client = NULL;
 
-	nsv_client_options_init(&o);
+	nsv_ask_options(&o);
 	o.n_slot = N_SLOT;
 	o.n_token = n_token ? n_token : o.n_token;
 	o.n_lp = n_lp ? n_lp : o.n_lp;
@@ -83,6 +83,8 @@ static void play(struct nsv_stage *g, const struct load *load, struct nsv_story 
 	for (uint32_t i = 0; i < load->n_story;) {
 		struct nsv_story s;
 		nsv_story_draw(&s, &range);
+		if (i == 0) /* at least one has them */
+			s.params.flags |= NSV_CLIENT_PROMPT_LOGPROBS;
 		nsv_story_copy(&stories[i], &s);
 		while (!nsv_stage_add(g, &stories[i])) {
 			assert_true(g->n_live > 0);
@@ -121,8 +123,8 @@ static void run(const char *const *extra, const struct load *load, struct nsv_st
 	assert_int_equal(nsv_test_daemon_stop(&d, SIGTERM), 0);
 	assert_int_equal(ret->n_wrong, 0);
 	/* of the others some were cancelled before they began */
-	assert_true(n_fork <= (long long)(ret->n_fork - ret->n_late_fork) &&
-		    (n_fork > 0) == (ret->n_fork > ret->n_late_fork));
+	uint64_t n_timely = ret->n_fork - ret->n_late_fork;
+	assert_true(n_fork <= (long long)n_timely && n_fork + ret->n_cancel >= n_timely);
 	assert_true(ret->n_compared >= load->n_story);
 }
 
@@ -142,16 +144,27 @@ static void test_answers_are_those_of_single_requests(void **state)
 	run(DAEMON("--batch-tokens", "100"), &load, &g);
 }
 
-/* On a busy machine streams may end before their client comes to fork one: then once more. */
-static void run_with_forks(
-	const char *const *extra, const struct load *load, struct nsv_stage *ret)
+static bool has_forked(const struct nsv_stage *g)
+{
+	return g->n_fork > g->n_late_fork && g->n_cancel > 0;
+}
+
+static bool has_preempted(const struct nsv_stage *g)
+{
+	return g->n_preempt > 0;
+}
+
+/* On a busy machine streams may end before their client comes to fork one, or to ask for the next:
+ * then once more. */
+static void run_until(bool (*is_enough)(const struct nsv_stage *), const char *const *extra,
+	const struct load *load, struct nsv_stage *ret)
 {
 	int n = 0;
 
 	do {
 		assert_true(n++ < 20);
 		run(extra, load, ret);
-	} while (ret->n_fork == ret->n_late_fork || ret->n_cancel == 0);
+	} while (!is_enough(ret));
 }
 
 static void test_forks_and_cancels(void **state)
@@ -160,8 +173,8 @@ static void test_forks_and_cancels(void **state)
 	struct nsv_stage g;
 	(void)state;
 
-	run_with_forks(DAEMON("--no-prefix-cache"), &load, &g);
-	run_with_forks(DAEMON("--batch-tokens", "24"), &load, &g);
+	run_until(has_forked, DAEMON("--no-prefix-cache"), &load, &g);
+	run_until(has_forked, DAEMON("--batch-tokens", "24"), &load, &g);
 }
 
 static void test_a_small_pool(void **state)
@@ -171,12 +184,9 @@ static void test_a_small_pool(void **state)
 	(void)state;
 
 	/* the longest story needs 10 blocks */
-	run(DAEMON("--kv-blocks", "12", "--no-prefix-cache"), &load, &g);
-	assert_true(g.n_preempt > 0);
-	run(DAEMON("--kv-blocks", "16", "--batch-tokens", "20"), &load, &g);
-	assert_true(g.n_preempt > 0);
-	run(DAEMON("--kv-blocks", "14", "--swap-blocks", "40"), &load, &g);
-	assert_true(g.n_preempt > 0);
+	run_until(has_preempted, DAEMON("--kv-blocks", "12", "--no-prefix-cache"), &load, &g);
+	run_until(has_preempted, DAEMON("--kv-blocks", "16", "--batch-tokens", "20"), &load, &g);
+	run_until(has_preempted, DAEMON("--kv-blocks", "14", "--swap-blocks", "40"), &load, &g);
 }
 
 static void test_ahead(void **state)

@@ -53,7 +53,7 @@ static struct stream begin_stream(const char *socket)
 	struct nsv_client_options o;
 	struct stream s = {0};
 
-	nsv_client_options_init(&o);
+	nsv_ask_options(&o);
 	o.n_token = LOG_TOKENS;
 	assert_int_equal(nsv_client_open(socket, &o, NULL, 0, &s.client), 0);
 	assert_int_equal(nsv_client_submit_text(s.client, "go", 2, &p, &s.request), 0);

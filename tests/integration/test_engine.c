@@ -68,7 +68,7 @@ static struct nsv_client *open_wide(const struct nsv_test_daemon *d)
 	struct nsv_client_options o;
 	struct nsv_client *client;
 
-	nsv_client_options_init(&o);
+	nsv_ask_options(&o);
 	o.n_slot = N_REQUEST;
 	assert_int_equal(nsv_client_open(d->socket, &o, NULL, 0, &client), 0);
 	return client;
@@ -147,8 +147,11 @@ static void run_daemon(const char *const *extra, const char *counter)
 	for (int i = 0; i < 3; i++)
 		run_together(&d, N_REQUEST, i == 1);
 	struct nsv_client *client = nsv_ask_open(d.socket);
-	if (counter)
-		assert_true(nsv_ask_status(client, counter) > 0);
+	/* A client that is held up gives them one after the other: then once more. */
+	for (int i = 0; counter && nsv_ask_status(client, counter) == 0; i++) {
+		assert_true(i < 20);
+		run_together(&d, N_REQUEST, false);
+	}
 	assert_int_equal(nsv_ask_status(client, "counters.audits_failed"), 0);
 	long long total = nsv_ask_status(client, "blocks.total");
 	assert_true(nsv_ask_status_until(client, "blocks.free", total));

@@ -172,10 +172,12 @@ static void test_no_descriptor_for_a_connection(void **state)
 static void test_no_descriptors_for_a_session(void **state)
 {
 	nsv_autofree struct nsv_answer *a = malloc(sizeof(*a));
+	struct nsv_client_options o;
 	struct nsv_client *other = NULL;
 	char text[256] = "";
 	(void)state;
 
+	nsv_ask_options(&o);
 	nsv_serve(&served, "{}");
 	struct nsv_client *client = nsv_serve_open(&served);
 	nsv_serve_ask(client, a);
@@ -184,7 +186,7 @@ static void test_no_descriptors_for_a_session(void **state)
 		/* The connection that was refused is closed. */
 		assert_true(nsv_proc_fds_become(served.daemon.pid, n_fd));
 		leave_descriptors(n);
-		int ret = nsv_client_open(served.daemon.socket, NULL, text, sizeof(text), &other);
+		int ret = nsv_client_open(served.daemon.socket, &o, text, sizeof(text), &other);
 		assert_int_equal(ret, -EDQUOT);
 		assert_non_null(strstr(text, "RLIMIT_NOFILE"));
 		nsv_serve_ask(client, a);
@@ -229,7 +231,7 @@ static void test_no_vault_for_a_session(void **state)
 
 	nsv_tiny_model(model, sizeof(model));
 	assert_int_equal(
-		nsv_test_config(config, sizeof(config), "{\"limits\": {\"hello_ms\": 100}}"), 0);
+		nsv_test_config(config, sizeof(config), "{\"limits\": {\"hello_ms\": 1000}}"), 0);
 	assert_int_equal(nsv_test_service_start(&service, model, extra), 0);
 	kill(service.manager, SIGSTOP);
 	for (int n_late = 0; ret != NSV_E_LIMIT && n < MANY && n_late < 10; n_late += ret < 0)
@@ -260,7 +262,7 @@ static void test_regions_beyond_the_size_of_files(void **state)
 
 	nsv_serve(&served, "{}");
 	assert_int_equal(prlimit(served.daemon.pid, RLIMIT_FSIZE, &limit, NULL), 0);
-	nsv_client_options_init(&o);
+	nsv_ask_options(&o);
 	o.arena_len = 16 << 20;
 	int ret = nsv_client_open(served.daemon.socket, &o, text, sizeof(text), &large);
 	assert_int_equal(ret, -ENOMEM);
@@ -358,7 +360,7 @@ static int use_a_little(void *arg)
 	struct nsv_answer *a = malloc(sizeof(*a));
 	(void)arg;
 
-	nsv_client_options_init(&o);
+	nsv_ask_options(&o);
 	o.n_slot = 2;
 	/* those of a killed process are given back soon */
 	NSV_EXPECT(NSV_WAIT_FOR(nsv_client_open(served.daemon.socket, &o, NULL, 0, &client) == 0));

@@ -77,9 +77,12 @@ static void end_serving(void)
 static int ask(void)
 {
 	nsv_autofree struct nsv_answer *a = malloc(sizeof(*a));
+	struct nsv_client_options o;
 	struct nsv_client *client;
 	char text[256];
-	int ret = nsv_client_open(served.socket, NULL, text, sizeof(text), &client);
+
+	nsv_ask_options(&o);
+	int ret = nsv_client_open(served.socket, &o, text, sizeof(text), &client);
 
 	if (ret == -EACCES)
 		return strstr(text, "not among the users and groups") ? REFUSED : WRONG;

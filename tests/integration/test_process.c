@@ -188,6 +188,7 @@ static void test_the_service_manager_is_told(void **state)
 	(void)state;
 
 	snprintf(addr.sun_path, sizeof(addr.sun_path), "/tmp/nanoserve-notify-%d", getpid());
+	unlink(addr.sun_path); /* of a process of that number that failed */
 	int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
 	assert_int_equal(bind(fd, (struct sockaddr *)&addr, sizeof(addr)), 0);
 	setenv("NOTIFY_SOCKET", addr.sun_path, 1);
@@ -263,7 +264,7 @@ static void test_the_command_line(void **state)
 
 	assert_int_equal(nsv_test_daemon_start(&d, model, NULL), 0);
 	assert_int_equal(CLI(&d, NULL, "generate", "--raw", "-n", "5", "--json", "--logprobs", "2",
-				 "--seed", "3", "--temperature", "0.9", "abc"),
+				 "--seed", "3", "--temperature", "0.9", "--ignore-end", "abc"),
 		0);
 	check_json();
 	assert_int_equal(CLI(&d, "from standard input", "generate", "--raw", "-n", "3", "-"), 0);

@@ -7,11 +7,14 @@
 #include <stdarg.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
 #include "daemon/seqs.h"
 #include "tests/tools/ask.h"
+#include "tests/tools/proc.h"
 #include "tests/tools/raw.h"
 #include "tests/tools/rnd.h"
 #include "tests/tools/service.h"
@@ -59,7 +62,7 @@ static struct nsv_client *open_narrow_at(const char *socket, uint32_t n_slot)
 	struct nsv_client *client = NULL;
 	char text[256] = "";
 
-	nsv_client_options_init(&o);
+	nsv_ask_options(&o);
 	o.n_slot = n_slot;
 	o.n_token = LOG_TOKENS;
 	if (nsv_client_open(socket, &o, text, sizeof(text), &client) < 0)
@@ -288,21 +291,27 @@ static void test_an_output_is_asked_for_again(void **state)
 	nsv_client_close(client);
 }
 
+/* Says in *arg which thread it is. */
 static void *open_client(void *arg)
 {
 	struct nsv_client_options o;
 	struct nsv_client *client = NULL;
-	(void)arg;
 
-	nsv_client_options_init(&o);
-	o.connect_timeout_ms = NSV_HANG_MS;
+	__atomic_store_n((pid_t *)arg, gettid(), __ATOMIC_RELEASE);
+	nsv_ask_options(&o);
 	return nsv_client_open(service.socket, &o, NULL, 0, &client) == 0 ? client : NULL;
 }
 
-/* A connection that the daemon has accepted, and one that waits to be, when it dies. */
+static pid_t load_tid(const pid_t *tid)
+{
+	return __atomic_load_n(tid, __ATOMIC_ACQUIRE);
+}
+
+/* Connections whose hello nobody has answered when the daemon dies, and one without. */
 static void test_a_hello_is_said_again(void **state)
 {
 	pthread_t threads[2];
+	pid_t tids[2] = {0};
 	void *client;
 	nsv_autofree struct nsv_answer *a = malloc(sizeof(*a));
 	(void)state;
@@ -311,8 +320,10 @@ static void test_a_hello_is_said_again(void **state)
 	int waiting = nsv_raw_connect(service.socket);
 	assert_true(waiting >= 0);
 	for (size_t i = 0; i < 2; i++)
-		pthread_create(&threads[i], NULL, open_client, NULL);
-	usleep(50000);
+		pthread_create(&threads[i], NULL, open_client, &tids[i]);
+	for (size_t i = 0; i < 2; i++)
+		assert_true(NSV_WAIT_FOR(load_tid(&tids[i]) > 0) &&
+			    nsv_proc_waits_in(tids[i], SYS_poll));
 	nsv_test_service_kill(&service, SIGKILL);
 	for (size_t i = 0; i < 2; i++) {
 		pthread_join(threads[i], &client);
@@ -333,7 +344,7 @@ static bool begin_with_patience(
 	struct nsv_client_params p = long_answer(1);
 	struct nsv_client_chunk chunk = {.size = sizeof(chunk)};
 
-	nsv_client_options_init(&o);
+	nsv_ask_options(&o);
 	o.away_timeout_ms = away_ms;
 	o.n_token = LOG_TOKENS;
 	assert_int_equal(nsv_client_open(service.socket, &o, NULL, 0, ret_client), 0);
@@ -379,7 +390,7 @@ static bool silence_is_borne(int32_t away_ms)
 	struct nsv_client_options o;
 	struct nsv_client *client;
 
-	nsv_client_options_init(&o);
+	nsv_ask_options(&o);
 	o.away_timeout_ms = away_ms;
 	assert_int_equal(nsv_client_open(service.socket, &o, NULL, 0, &client), 0);
 	bool borne = nsv_client_wait(client, 5 * away_ms) == -ETIMEDOUT &&
@@ -410,7 +421,7 @@ static void test_many_sessions(void **state)
 	struct nsv_client_options o;
 	(void)state;
 
-	nsv_client_options_init(&o);
+	nsv_ask_options(&o);
 	o.n_slot = 1;
 	o.arena_len = 4096;
 	o.text_len = 4096;
@@ -444,7 +455,7 @@ static void test_a_large_session(void **state)
 	struct nsv_client *client;
 	(void)state;
 
-	nsv_client_options_init(&o);
+	nsv_ask_options(&o);
 	o.arena_len = 32 << 20;
 	for (int round = 0; round < 3; round++) {
 		assert_int_equal(nsv_client_open(service.socket, &o, NULL, 0, &client), 0);

@@ -85,7 +85,7 @@ static struct nsv_client *open_narrow(void)
 	struct nsv_client_options o;
 	struct nsv_client *client = NULL;
 
-	nsv_client_options_init(&o);
+	nsv_ask_options(&o);
 	o.n_token = LOG_TOKENS;
 	return nsv_client_open(service.socket, &o, NULL, 0, &client) == 0 ? client : NULL;
 }
@@ -222,15 +222,17 @@ static void test_lower_limits_end_nothing(void **state)
 	struct stream *s = calloc(N, sizeof(*s));
 	struct nsv_client_params p = params_of(1);
 	nsv_autofree struct nsv_answer *a = malloc(sizeof(*a));
+	struct nsv_client_options o;
 	char text[256];
 	(void)state;
 
+	nsv_ask_options(&o);
 	serve("{}");
 	for (uint64_t i = 0; i < N; i++)
 		assert_true(begin_stream(&s[i], i));
 	serve_anew("{\"limits\": {\"sessions\": 3, \"requests\": 2}}");
 	struct nsv_client *more = NULL;
-	assert_int_equal(nsv_client_open(service.socket, NULL, text, sizeof(text), &more), -EDQUOT);
+	assert_int_equal(nsv_client_open(service.socket, &o, text, sizeof(text), &more), -EDQUOT);
 	assert_non_null(strstr(text, "limits.sessions"));
 	nsv_ask_text(s[0].client, "more", &p, a);
 	assert_int_equal(a->result.code, NSV_E_LIMIT);
@@ -241,7 +243,7 @@ static void test_lower_limits_end_nothing(void **state)
 	assert_string_equal(a->reason, "");
 	for (int i = 0; i < N; i++)
 		nsv_client_close(s[i].client);
-	assert_true(NSV_WAIT_FOR(nsv_client_open(service.socket, NULL, NULL, 0, &more) == 0));
+	assert_true(NSV_WAIT_FOR(nsv_client_open(service.socket, &o, NULL, 0, &more) == 0));
 	assert_true(nsv_ask_status_until(more, "sessions", 1));
 	nsv_client_close(more);
 	free(s);

@@ -395,7 +395,7 @@ static void test_a_paused_request_gives_its_blocks_back(void **state)
 	nsv_autofree struct nsv_answer *b = malloc(sizeof(*b));
 	(void)state;
 
-	nsv_client_options_init(&o);
+	nsv_ask_options(&o);
 	o.n_token = 64;
 	nsv_client_params_init(&p);
 	p.flags = NSV_CLIENT_IGNORE_END;
