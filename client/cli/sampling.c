@@ -126,16 +126,21 @@ static int add_ids(
 	return -more;
 }
 
-/* "=X" at *text. */
-static int take_bias(const struct cli *cli, const char *name, const char **text, float *ret)
+/* "ID=X" at *text, which moves past it. */
+static int take_bias(
+	const struct cli *cli, const char *name, const char **text, struct nsv_client_bias *ret)
 {
+	const char *start = *text;
 	char *end;
+	int code = take_id(cli, name, text, &ret->id);
 
+	if (code != 0)
+		return code;
 	if (**text != '=')
-		return cli_usage(cli, "%s: ID=X is wanted, not %s", name, *text);
-	*ret = strtof(*text + 1, &end);
+		return cli_usage(cli, "%s: ID=X is wanted, not %s", name, start);
+	ret->bias = strtof(*text + 1, &end);
 	if (end == *text + 1)
-		return cli_usage(cli, "%s: not a number: %s", name, *text + 1);
+		return cli_usage(cli, "%s: not a number: %s", name, start);
 	*text = end;
 	return 0;
 }
@@ -150,9 +155,7 @@ static int add_biases(const struct cli *cli, struct sampling *s, const char *tex
 		int ret = check_room(cli, name, *n);
 
 		if (ret == 0)
-			ret = take_id(cli, name, &text, &s->biases[*n].id);
-		if (ret == 0)
-			ret = take_bias(cli, name, &text, &s->biases[*n].bias);
+			ret = take_bias(cli, name, &text, &s->biases[*n]);
 		if (ret != 0)
 			return ret;
 		(*n)++;
