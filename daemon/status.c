@@ -1,4 +1,4 @@
-/* The state as JSON: who may see what is decided here. */
+/* The state as JSON: who may see what is decided here. nanoserve(1) says what each member means. */
 #include "daemon/status.h"
 
 #include <jansson.h>
@@ -29,13 +29,13 @@ static json_t *sessions_json(const struct nsv_session *asker, bool all)
 	return list;
 }
 
-static json_t *model_json(const struct nsv_engine_info *i)
+static json_t *model_json(const struct nsv_engine_info *i, const struct nsv_tok *tok)
 {
 	const struct nsv_model_desc *d = i->desc;
 
-	return json_pack("{s:s, s:s, s:i, s:i, s:i, s:i}", "name", d->name, "arch", d->arch,
-		"layers", (int)d->n_layer, "context", (int)d->n_ctx, "vocabulary", (int)d->n_vocab,
-		"embedding", (int)d->n_embd);
+	return json_pack("{s:s, s:s, s:s?, s:i, s:i, s:i, s:i}", "name", d->name, "arch", d->arch,
+		"chat", nsv_tok_chat_name(tok), "layers", (int)d->n_layer, "context",
+		(int)d->n_ctx, "vocabulary", (int)d->n_vocab, "embedding", (int)d->n_embd);
 }
 
 static json_t *memory_json(const struct nsv_engine_info *i)
@@ -56,7 +56,7 @@ static json_t *counters_json(const struct nsv_server *s, const struct nsv_engine
 {
 	return json_pack(
 		"{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, "
-		"s:I, s:I}",
+		"s:I, s:I, s:I}",
 		"steps", (json_int_t)t->n_step, "step_ns", (json_int_t)t->step_ns, "prompt_tokens",
 		(json_int_t)t->n_prompt_token, "output_tokens", (json_int_t)t->n_output_token,
 		"cached_tokens", (json_int_t)t->n_cached_token, "forked_tokens",
@@ -65,9 +65,9 @@ static json_t *counters_json(const struct nsv_server *s, const struct nsv_engine
 		(json_int_t)t->n_preempt, "attention_reads", (json_int_t)t->n_attention, "accepted",
 		(json_int_t)t->n_accepted, "more_answers", (json_int_t)t->n_branch, "forks",
 		(json_int_t)t->n_fork, "prompt_logprobs", (json_int_t)t->n_prompt_lp, "ended",
-		(json_int_t)t->n_ended, "audits_failed", (json_int_t)t->n_audit_bad,
-		"refused_hellos", (json_int_t)s->n_refused, "dropped_sessions",
-		(json_int_t)s->n_dropped);
+		(json_int_t)t->n_ended, "audits", (json_int_t)t->n_audit, "audits_failed",
+		(json_int_t)t->n_audit_bad, "refused_hellos", (json_int_t)s->n_refused,
+		"dropped_sessions", (json_int_t)s->n_dropped);
 }
 
 static void add_load(json_t *root, const struct nsv_server *s)
@@ -94,9 +94,9 @@ int nsv_status_text(const struct nsv_session *asker, char **ret_text, size_t *re
 	const struct nsv_server *s = asker->server;
 	const struct nsv_engine_info *info = nsv_engine_get_info(s->engine);
 	bool all = nsv_policy_is_operator(asker->fd);
-	json_t *root = json_pack("{s:s, s:o, s:s, s:s, s:i, s:f, s:b, s:o, s:o, s:o}", "version", NSV_VERSION,
-		"model", model_json(info), "backend", info->backend->name, "isa",
-		info->backend->isa(), "threads", (int)info->threads, "uptime_s",
+	json_t *root = json_pack("{s:s, s:o, s:s, s:s, s:i, s:f, s:b, s:o, s:o, s:o}", "version",
+		NSV_VERSION, "model", model_json(info, s->tok), "backend", info->backend->name,
+		"isa", info->backend->isa(), "threads", (int)info->threads, "uptime_s",
 		(double)(nsv_now_ns() - s->start_ns) / 1e9, "draining", (int)s->draining, "memory",
 		memory_json(info), "kv", kv_json(info), "sessions", sessions_json(asker, all));
 

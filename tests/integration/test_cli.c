@@ -176,6 +176,7 @@ static void test_sampling_flags(void **state)
 	REFUSED(2, "--seed", "generate", "--seed", "18446744073709551616", "x");
 	REFUSED(2, "--seed", "generate", "--seed", "0x10", "x");
 	REFUSED(2, "--temperature", "generate", "--temperature", "1,5", "x");
+	REFUSED(2, "ID=X is wanted, not 5", "generate", "--logit-bias", "1=2,5", "x");
 	REFUSED(1, ": --temperature is -1:", "generate", "--temperature", "-1", "x");
 	REFUSED(1, ": --top-k is -1: it must be 0 or more", "generate", "--top-k", "-1", "x");
 	REFUSED(1, "--top-p is 2: it must lie in (0, 1]", "generate", "--top-p", "2", "x");
@@ -333,6 +334,7 @@ static void test_status(void **state)
 	json_decref(o);
 	assert_int_equal(CLI(NULL, "status"), 0);
 	assert_non_null(strstr(out, "model.name"));
+	assert_int_equal(line_of("model.chat", " chatml\n"), 0);
 	assert_int_equal(line_of("model.context", " 512\n"), 0);
 	assert_int_equal(line_of("memory.weights", "iB\n"), 0);
 	assert_int_equal(line_of("uptime ", " s\n"), 0);

@@ -444,9 +444,14 @@ static void test_a_long_tokenize_flows(void **state)
 
 static void test_audit_on_request(void **state)
 {
+	struct nsv_client *client = open_client();
+	long long n = nsv_ask_status(client, "counters.audits");
 	(void)state;
+
 	kill(served.pid, SIGUSR1);
 	assert_true(NSV_WAIT_FOR(nsv_test_daemon_logged(&served, "all accounted for")));
+	assert_true(NSV_WAIT_FOR(nsv_ask_status(client, "counters.audits") > n));
+	nsv_client_close(client);
 }
 
 #define TEST(f) cmocka_unit_test_setup(f, tidy)

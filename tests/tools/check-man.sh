@@ -1,8 +1,8 @@
 #!/bin/sh
 # The man pages say what there is: each public function is named by exactly one page of section 3,
 # whose synopsis declares it as client.h does; each constant, each member of a public structure, each
-# option of the programs and each key of the config is described. And README.md shows the first example as it is.
-# From the repository's root.
+# option of the programs, each key of the config and each member of the status is described. And
+# README.md shows the first example as it is. From the repository's root.
 set -eu
 
 tmp=$(mktemp -d)
@@ -64,6 +64,12 @@ done
 for k in $keys $(sed -nE 's/^\tLIMIT\(([a-z_]+),.*/\1/p' daemon/config.c); do
 	described "the key $k" "^\\.(TP|B|BR|I|IR).*\\b$k\\b" daemon/man/nanoserved-config.5
 done
+# The status: its members are the strings that json_pack is given, and the objects'.
+members=$(grep -oE '"[a-z_]+"' daemon/status.c | tr -d '"' | sort -u)
+for m in $members; do
+	described "the status's $m" "^\\.[BR]+ .*\\b$m\\b" client/man/nanoserve.1
+done
+[ "$(echo "$members" | wc -w)" -gt 50 ] || fail "no members found in daemon/status.c"
 [ "$(echo "$keys" | wc -w)" -gt 10 ] || fail "no keys found in daemon/config.c"
 
 # shellcheck disable=SC2016 # the backquotes are the README's
@@ -77,5 +83,5 @@ if command -v groff >/dev/null; then
 		[ -z "$said" ] || fail "$page: $said"
 	done
 fi
-[ $bad -eq 0 ] && echo "man: $(wc -l <"$tmp/exported") functions, $(wc -l <"$tmp/constants") constants, $(wc -l <"$tmp/members") members, options and keys described"
+[ $bad -eq 0 ] && echo "man: $(wc -l <"$tmp/exported") functions, $(wc -l <"$tmp/constants") constants, $(wc -l <"$tmp/members") members, options, keys and the status described"
 exit $bad
