@@ -423,15 +423,6 @@ static uint32_t drop_root(struct nsv_prefix_tree *t, int32_t root)
 	return n_freed;
 }
 
-uint32_t nsv_prefix_tree_drop(struct nsv_prefix_tree *t, uint64_t domain)
-{
-	struct nsv_prefix_key key;
-
-	make_key(t, domain, NULL, NULL, &key);
-	int32_t root = find_root(t, domain, &key);
-	return root == NONE ? 0 : drop_root(t, root);
-}
-
 uint32_t nsv_prefix_tree_drop_all(struct nsv_prefix_tree *t)
 {
 	uint32_t n_freed = 0;

@@ -114,9 +114,8 @@ int nsv_prefix_tree_insert(struct nsv_prefix_tree *t, uint64_t domain, const int
  * idle ones among them are freed beside the n. O(1) amortised a block. */
 uint32_t nsv_prefix_tree_evict(struct nsv_prefix_tree *t, uint32_t n);
 
-/* Forgets a domain in O(its nodes), or all in O(n_block). Idle blocks become free: returns how
- * many. Blocks that others hold stay theirs. */
-uint32_t nsv_prefix_tree_drop(struct nsv_prefix_tree *t, uint64_t domain);
+/* Forgets all, in O(n_block). Idle blocks become free: returns how many. Blocks that others hold
+ * stay theirs. */
 uint32_t nsv_prefix_tree_drop_all(struct nsv_prefix_tree *t);
 
 /* The invariants of tree and allocator, walked: 0, or -EUCLEAN and a sentence. Computes every key

@@ -248,21 +248,17 @@ static void insert(struct world *w, struct seq *q)
 	assert_int_equal(ret_n_new, n_new);
 }
 
-static void drop(struct world *w)
+static void drop_all(struct world *w)
 {
-	uint64_t domain = 1000 + draw(N_DOMAIN + 1); /* the last of them has never been used */
-	bool all = draw(4) == 0;
-	uint32_t n_free = w->b.alloc.n_free, n = 0, n_freed;
+	uint32_t n_free = w->b.alloc.n_free, n = 0;
 
 	for (int32_t b = 0; b < N_BLOCK; b++)
-		n += is_idle(w, b) && (all || w->prefixes[b].domain == domain);
-	n_freed = all ? nsv_prefix_tree_drop_all(&w->b.tree)
-		      : nsv_prefix_tree_drop(&w->b.tree, domain);
-	assert_int_equal(n_freed, n);
+		n += is_idle(w, b);
+	assert_int_equal(nsv_prefix_tree_drop_all(&w->b.tree), n);
 	assert_int_equal(w->b.alloc.n_free, n_free + n);
 	take_over_losses(w, true);
 	for (int32_t b = 0; b < N_BLOCK; b++)
-		assert_false(w->prefixes[b].known && (all || w->prefixes[b].domain == domain));
+		assert_false(w->prefixes[b].known);
 }
 
 static void random_step(struct world *w)
@@ -270,8 +266,8 @@ static void random_step(struct world *w)
 	struct seq *q = &w->seqs[draw(N_SEQ)];
 	uint32_t what = draw(100);
 
-	if (what == 0)
-		drop(w);
+	if (draw(400) == 0)
+		drop_all(w);
 	else if (what < 10)
 		evict(w, draw(6));
 	else if (!q->live)
