@@ -177,8 +177,3 @@ bool nsv_tok_is_end(const struct nsv_tok *tok, int32_t id)
 {
 	return is_token(tok, id) && tok->is_end[id];
 }
-
-bool nsv_tok_is_control(const struct nsv_tok *tok, int32_t id)
-{
-	return is_token(tok, id) && is_hidden(tok->type[id]);
-}

@@ -39,7 +39,6 @@ int nsv_tok_encode(const struct nsv_tok *tok, const char *text, size_t len, unsi
 int nsv_tok_piece(
 	const struct nsv_tok *tok, int32_t id, bool special, const char **ret_p, size_t *ret_len);
 bool nsv_tok_is_end(const struct nsv_tok *tok, int32_t id); /* ends a generation */
-bool nsv_tok_is_control(const struct nsv_tok *tok, int32_t id);
 
 /* Chat: the model's own format, recognised in its template text from a table; never executed. */
 struct nsv_chat_msg {

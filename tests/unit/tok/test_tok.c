@@ -130,7 +130,6 @@ static void test_begin_token(void **state)
 	ASSERT_ENCODES(m.tok, "<s>ab", NSV_TOK_SPECIAL, 0, 3); /* never twice */
 	assert_true(nsv_tok_is_end(m.tok, 4));
 	assert_false(nsv_tok_is_end(m.tok, 0));
-	assert_true(nsv_tok_is_control(m.tok, 0));
 	struct nsv_ids ids = {0};
 	assert_int_equal(nsv_ids_push(&ids, 2), 0);
 	assert_int_equal(nsv_tok_encode(m.tok, "a", 1, 0, &ids, NULL), 0);
