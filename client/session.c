@@ -19,11 +19,6 @@ static int break_protocol(struct nsv_client *c)
 	return nsv_session_break(c, -EPROTO, "the daemon broke the protocol");
 }
 
-int nsv_session_ring(struct nsv_client *c)
-{
-	return nsv_bell_send(c->fd) < 0 ? nsv_session_lose(c) : 0;
-}
-
 NSV_ABI_ASSERT((int)NSV_CLIENT_END_DENIED == (int)NSV_E_DENIED);
 NSV_ABI_ASSERT((int)NSV_CLIENT_END_STOPPED == (int)NSV_E_STOPPING);
 NSV_ABI_ASSERT((int)NSV_CLIENT_END_LOST == (int)NSV_E_LOST);
@@ -50,7 +45,9 @@ uint32_t nsv_client_end_code(const struct nsv_client *c)
 	return nsv_load_acq_u32(&c->down.head->end);
 }
 
-int nsv_session_lose(struct nsv_client *c)
+/* The daemon's end of the socket is closed: what it wrote before is taken, and then the session
+ * breaks with the reason that it gave. Returns -ECONNRESET, or what broke it before. */
+static int lose(struct nsv_client *c)
 {
 	if (c->losing)
 		return -ECONNRESET;
@@ -62,7 +59,13 @@ int nsv_session_lose(struct nsv_client *c)
 	return nsv_session_break(c, -ECONNRESET, why_ended(nsv_client_end_code(c)));
 }
 
-int nsv_session_reclaim(struct nsv_client *c)
+int nsv_session_ring(struct nsv_client *c)
+{
+	return nsv_bell_send(c->fd) < 0 ? lose(c) : 0;
+}
+
+/* Gives back the arena of entries that the daemon has taken. */
+static int reclaim(struct nsv_client *c)
 {
 	uint32_t space;
 
@@ -79,7 +82,7 @@ int nsv_session_reclaim(struct nsv_client *c)
 
 int nsv_session_room(struct nsv_client *c)
 {
-	int ret = nsv_session_reclaim(c);
+	int ret = reclaim(c);
 
 	if (ret < 0)
 		return ret;
@@ -198,7 +201,7 @@ int nsv_session_take(struct nsv_client *c)
 	if (ret == 0)
 		ret = take_ring(c, &c->event);
 	if (ret == 0)
-		ret = nsv_session_reclaim(c);
+		ret = reclaim(c);
 	if (ret == 0)
 		ret = look_at_slots(c);
 	return ret;
@@ -256,7 +259,7 @@ int nsv_client_dispatch(struct nsv_client *c)
 		nsv_wait_end(&c->up.head->wait);
 		c->armed = false;
 		if (nsv_bell_drain(c->fd) < 0)
-			return nsv_session_lose(c);
+			return lose(c);
 		int ret = nsv_session_take(c);
 		return ret < 0 ? ret : mind_silence(c);
 	}

@@ -94,7 +94,7 @@ struct nsv_client {
 	int64_t quiet_ns; /* when silence began, or the question was put */
 	int64_t away_ns;  /* unanswered for so long, the daemon has gone; below 0: never */
 	int broken;	       /* 0, or the -errno that ended the session */
-	bool losing;	       /* nsv_session_lose is at work: no second one */
+	bool losing;	       /* the end is being taken in: not a second time */
 	struct nsv_spin spin;
 	struct nsv_err err;
 };
@@ -106,8 +106,6 @@ struct nsv_client {
 int nsv_session_put(struct nsv_client *c, const struct nsv_sqe *entry, uint64_t arena_tail);
 /* Is there room for an entry? 0, -EAGAIN: no, -errno. */
 int nsv_session_room(struct nsv_client *c);
-/* Gives back the arena of entries that the daemon has taken. */
-int nsv_session_reclaim(struct nsv_client *c);
 int nsv_session_ring(struct nsv_client *c);
 /* Takes completions and looks at the slots; no system call unless an entry must be sent. */
 int nsv_session_take(struct nsv_client *c);
@@ -116,9 +114,6 @@ int nsv_session_take(struct nsv_client *c);
 int nsv_session_wait(struct nsv_client *c, int64_t deadline_ns);
 /* The session cannot go on: every request with no end yet is told. Returns `code`. */
 int nsv_session_break(struct nsv_client *c, int code, const char *text);
-/* The daemon's end of the socket is closed: what it wrote before is taken, and then the session
- * breaks with the reason that it gave. Returns -ECONNRESET, or what broke it before. */
-int nsv_session_lose(struct nsv_client *c);
 int64_t nsv_deadline_ns(int timeout_ms);
 
 /* Requests ---- request.c */

@@ -16,7 +16,8 @@ void nsv_entry_reply(struct nsv_session *se, const struct nsv_sqe *sqe, enum nsv
 	nsv_channel_reply(&se->ch, &cqe);
 }
 
-void nsv_entry_reply_for(struct nsv_session *se, const struct nsv_job *job, enum nsv_cqe_kind kind)
+/* To the entry of a request, with its code. */
+static void reply_for(struct nsv_session *se, const struct nsv_job *job, enum nsv_cqe_kind kind)
 {
 	struct nsv_sqe sqe = {.op = job->op, .request_id = job->id, .slot = (uint16_t)job->slot};
 
@@ -69,14 +70,14 @@ void nsv_entry_refuse(struct nsv_session *se, struct nsv_session_slot *slot)
 	nsv_debug("request %llu of session %llu is refused: %s", (unsigned long long)job->id,
 		(unsigned long long)se->id, job->err.text);
 	nsv_entry_end_slot(se, slot, NSV_FINISH_ERROR, job->code, job->err.text);
-	nsv_entry_reply_for(se, job, NSV_CQE_ERROR);
+	reply_for(se, job, NSV_CQE_ERROR);
 	nsv_entry_free_job(se, slot);
 }
 
 void nsv_entry_end_cancelled(struct nsv_session *se, struct nsv_session_slot *slot)
 {
 	nsv_entry_end_slot(se, slot, NSV_FINISH_CANCEL, NSV_E_OK, NULL);
-	nsv_entry_reply_for(se, slot->job, NSV_CQE_DONE);
+	reply_for(se, slot->job, NSV_CQE_DONE);
 	nsv_entry_free_job(se, slot);
 }
 
@@ -136,7 +137,7 @@ void nsv_entry_start_output(struct nsv_session *se, struct nsv_session_slot *slo
 	slot->phase = NSV_PHASE_OUTPUT;
 	nsv_sink_begin(&job->sink, &se->ch, job->slot, job->id, NULL);
 	nsv_sink_state(&job->sink, NSV_SLOT_RUNNING);
-	nsv_entry_reply_for(se, job, NSV_CQE_DONE);
+	reply_for(se, job, NSV_CQE_DONE);
 	nsv_session_output(se, slot);
 }
 

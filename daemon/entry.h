@@ -10,8 +10,6 @@
 
 void nsv_entry_reply(struct nsv_session *se, const struct nsv_sqe *sqe, enum nsv_cqe_kind kind,
 	enum nsv_code code);
-/* To the entry of a request, with its code. */
-void nsv_entry_reply_for(struct nsv_session *se, const struct nsv_job *job, enum nsv_cqe_kind kind);
 /* The request that has or had a slot, or NULL. */
 struct nsv_session_slot *nsv_entry_find(struct nsv_session *se, uint64_t id);
 /* Charges what a request makes the daemon hold, instead of what it was charged before. */

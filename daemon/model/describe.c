@@ -63,7 +63,8 @@ int nsv_meta_f32(const struct nsv_gguf *g, const char *arch, const char *suffix,
 	return 0;
 }
 
-int nsv_meta_str(const struct nsv_gguf *g, const char *arch, const char *suffix,
+/* As nsv_meta_u32, for a text, borrowed from the file. */
+static int meta_str(const struct nsv_gguf *g, const char *arch, const char *suffix,
 	struct nsv_str *ret, struct nsv_err *err)
 {
 	char key[128];
@@ -185,7 +186,7 @@ static int read_rope_scaling(
 {
 	static const char *const keys[] = {"rope.scale_linear", "rope.scaling.factor"};
 	struct nsv_str type = {"linear", 6};
-	int ret = nsv_meta_str(g, d->arch, "rope.scaling.type", &type, err);
+	int ret = meta_str(g, d->arch, "rope.scaling.type", &type, err);
 
 	d->rope_factor = 1;
 	for (size_t i = 0; ret >= 0 && i < NSV_ARRAY_LEN(keys); i++)

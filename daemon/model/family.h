@@ -24,9 +24,6 @@ int nsv_meta_u32(const struct nsv_gguf *g, const char *arch, const char *suffix,
 /* The same for a finite float above 0 and up to `most`. */
 int nsv_meta_f32(const struct nsv_gguf *g, const char *arch, const char *suffix, float most,
 	float *ret, struct nsv_err *err);
-/* The same for a text, borrowed from the file. */
-int nsv_meta_str(const struct nsv_gguf *g, const char *arch, const char *suffix,
-	struct nsv_str *ret, struct nsv_err *err);
 /* Forwards what one of them returned, but an absent key, 1, is -ENOENT and a sentence. */
 int nsv_meta_need(int ret, const char *arch, const char *suffix, struct nsv_err *err);
 /* -ENOTSUP and a sentence if one of the counts "<arch>.<suffix>" is there and not 0. */
