@@ -1,6 +1,5 @@
 /* How large the KV pool is: what was asked for, as far as free memory goes with a margin. Memory is
- * taken when the pool is made, never promised beyond what there is. Pure but for
- * nsv_memory_available. */
+ * taken when the pool is made, never promised beyond what there is. Pure functions. */
 #ifndef NSV_DAEMON_POOL_H
 #define NSV_DAEMON_POOL_H
 
@@ -16,8 +15,6 @@ struct nsv_pool_wish {
 	uint32_t n_ctx;   /* tokens of the longest sequence */
 };
 
-/* Bytes that can be had without pushing anything out: the machine's and this control group's. */
-size_t nsv_memory_available(void);
 /* Of free memory, what may be taken. */
 size_t nsv_pool_most(size_t free_len);
 /* 0; -ENOMEM: the pool and the host tier do not fit free_len less the margin, or not one block fits

@@ -6,6 +6,7 @@
 #include "daemon/config.h"
 #include "daemon/engine_state.h"
 #include "daemon/log.h"
+#include "daemon/memory.h"
 #include "daemon/pool.h"
 
 #define BLOCK_SIZE 16

@@ -208,6 +208,19 @@ void nsv_server_tend_vaults(struct nsv_server *s)
 
 /* ---- Messages from the engine and the workers */
 
+static void on_memory_work(struct nsv_server *s, struct nsv_msg *msg)
+{
+	struct nsv_session *se = NSV_CONTAINER_OF(msg, struct nsv_session, memory_msg);
+
+	s->n_memory_work--;
+	nsv_memory_look_again(&s->memory);
+	if (msg->kind == NSV_MSG_BUILT)
+		nsv_session_built(se);
+	else
+		nsv_session_torn_down(se);
+	nsv_session_ask_again(s);
+}
+
 static void handle(struct nsv_server *s, struct nsv_msg *msg)
 {
 	switch (msg->kind) {
@@ -215,10 +228,8 @@ static void handle(struct nsv_server *s, struct nsv_msg *msg)
 		nsv_session_prepared(nsv_job_of(msg));
 		break;
 	case NSV_MSG_BUILT:
-		nsv_session_built(NSV_CONTAINER_OF(msg, struct nsv_session, memory_msg));
-		break;
 	case NSV_MSG_TORN_DOWN:
-		free(NSV_CONTAINER_OF(msg, struct nsv_session, memory_msg));
+		on_memory_work(s, msg);
 		break;
 	case NSV_MSG_ACCEPTED:
 		nsv_session_accepted(nsv_job_of(msg));
@@ -300,7 +311,8 @@ int nsv_server_init(struct nsv_server *s, const struct nsv_config *config,
 	*s = (struct nsv_server){.config = config,
 		.listen_fd = -1,
 		.signal_fd = -1,
-		.users = {.limits = &config->limits},
+		.users = {.limits = &config->limits, .memory = &s->memory},
+		.memory = {.look = nsv_session_memory_left},
 		.listen_src = {.fn = on_accept},
 		.signal_src = {.fn = on_signal},
 		.inbox_src = {.fn = on_inbox},
@@ -439,8 +451,11 @@ static void free_released(struct nsv_server *s)
 
 	while (msg) {
 		struct nsv_msg *next = msg->next;
-		if (msg->kind == NSV_MSG_RELEASED || msg->kind == NSV_MSG_TORN_DOWN)
+		if (msg->kind == NSV_MSG_RELEASED)
 			handle(s, msg);
+		else if (msg->kind == NSV_MSG_TORN_DOWN)
+			nsv_session_torn_down(
+				NSV_CONTAINER_OF(msg, struct nsv_session, memory_msg));
 		msg = next;
 	}
 }

@@ -6,6 +6,7 @@
 #include "daemon/config.h"
 #include "daemon/engine.h"
 #include "daemon/loop.h"
+#include "daemon/memory.h"
 #include "daemon/seqs.h"
 #include "daemon/user.h"
 #include "daemon/vault.h"
@@ -23,6 +24,7 @@ struct nsv_server {
 	struct nsv_mailbox inbox; /* from the engine and the workers */
 	struct nsv_worker prompt_worker, memory_worker;
 	struct nsv_users users;
+	struct nsv_memory memory;
 	struct nsv_vaults vaults;
 	struct nsv_source listen_src, signal_src, inbox_src, accept_timer, hello_timer, tend_timer;
 	int listen_fd, signal_fd;
@@ -33,6 +35,7 @@ struct nsv_server {
 	struct nsv_session *ready;    /* to be visited in this turn */
 	struct nsv_session *hot;      /* looked at without a doorbell */
 	uint32_t n_session, n_hello;
+	uint32_t n_memory_work; /* regions that the worker makes or takes back */
 	uint32_t n_request;           /* in the engine */
 	uint64_t last_session_id, start_ns, hot_until_ns, reclaimed_ns;
 	uint64_t n_refused, n_dropped;

@@ -82,6 +82,8 @@ void nsv_session_check_deadline(struct nsv_session *se, uint64_t now_ns)
 		return;
 	if (se->waits_for_vault)
 		refuse_hello(se, NSV_E_LIMIT, "the service manager takes no descriptors");
+	else if (se->waits_for_memory)
+		refuse_hello(se, NSV_E_NOMEM, "memory of sessions that ended is not back yet");
 	else
 		nsv_session_drop(se, NSV_E_HELLO, "no hello came");
 }
@@ -129,11 +131,18 @@ void nsv_session_free(struct nsv_session *se)
 		nsv_vaults_remove(&s->vaults, &se->place);
 		nsv_server_tend_vaults(s);
 	}
-	if (se->memory)
-		nsv_user_release_session(se->user, se->memory);
-	nsv_user_put(&s->users, se->user);
 	close(se->fd);
 	nsv_session_tear_down(se);
+}
+
+/* Its user may have as much again now: not before, or sessions that come and go would take more
+ * than the limit. */
+void nsv_session_torn_down(struct nsv_session *se)
+{
+	if (se->memory)
+		nsv_user_release_session(se->user, se->memory);
+	nsv_user_put(&se->server->users, se->user);
+	free(se);
 }
 
 static void unlist(struct nsv_session **list, struct nsv_session *se, bool hot)
@@ -262,9 +271,10 @@ static const char *name_failure(int code)
 }
 
 /* What it is charged for, its id and its record: 0, or an nsv_code and a sentence. */
-static int make_session(struct nsv_session *se, const struct nsv_geom *geom, struct nsv_err *err)
+static int make_session(struct nsv_session *se, struct nsv_err *err)
 {
 	struct nsv_server *s = se->server;
+	const struct nsv_geom *geom = &se->ch.geom;
 	struct nsv_up_layout up;
 	struct nsv_down_layout down;
 
@@ -282,9 +292,33 @@ static int make_session(struct nsv_session *se, const struct nsv_geom *geom, str
 		return ret;
 	se->memory = up.len + down.len;
 	se->id = ++s->last_session_id;
-	nsv_channel_prepare(&se->ch, geom);
 	commit_record(se, 1);
 	return 0;
+}
+
+/* What it needs may be about to come back. */
+static void ask_for_session(struct nsv_session *se)
+{
+	struct nsv_err err;
+	int ret = make_session(se, &err);
+
+	se->waits_for_memory = (ret == NSV_E_LIMIT || ret == NSV_E_NOMEM) &&
+			       se->server->n_memory_work > 0;
+	if (se->waits_for_memory)
+		return;
+	if (ret != 0)
+		refuse_hello(se, (enum nsv_code)ret, err.text);
+	else
+		nsv_session_build(se);
+}
+
+void nsv_session_ask_again(struct nsv_server *s)
+{
+	for (struct nsv_session *se = s->sessions, *next; se; se = next) {
+		next = se->next;
+		if (se->state == NSV_SESSION_HELLO && se->waits_for_memory)
+			ask_for_session(se);
+	}
 }
 
 static int send_welcome(const struct nsv_session *se, int down_fd)
@@ -307,12 +341,12 @@ static void take_hello(struct nsv_session *se, const void *data, size_t len)
 		nsv_geom_complete(&hello.want, &geom);
 		ret = nsv_geom_check(&geom, &err);
 	}
-	if (ret == 0)
-		ret = make_session(se, &geom, &err);
-	if (ret != 0)
+	if (ret != 0) {
 		refuse_hello(se, (enum nsv_code)ret, err.text);
-	else
-		nsv_session_build(se);
+		return;
+	}
+	nsv_channel_prepare(&se->ch, &geom);
+	ask_for_session(se);
 }
 
 static void refuse_memory(struct nsv_session *se, int code)
@@ -384,7 +418,7 @@ static void on_event(struct nsv_source *src, enum nsv_event event, int res, cons
 
 	switch (event) {
 	case NSV_EV_DATA:
-		if (se->waits_for_vault || se->is_building)
+		if (se->waits_for_vault || se->waits_for_memory || se->is_building)
 			nsv_session_drop(se, NSV_E_HELLO, "it spoke before it was welcomed");
 		else if (se->state == NSV_SESSION_HELLO)
 			take_hello(se, data, (size_t)res);

@@ -49,7 +49,8 @@ struct nsv_session {
 	uint32_t safe_head, epoch;
 	uint64_t safe_id;
 	struct nsv_vault_place place;
-	bool waits_for_vault; /* its welcome does */
+	bool waits_for_memory; /* it can be asked for again once the worker is done with some */
+	bool waits_for_vault;  /* its welcome does */
 	uint32_t n_replay;    /* entries still to come that another daemon may have taken */
 	uint32_t *last_entries; /* (ch.geom.n_slot) the last of them that uses each slot, or NULL */
 	struct nsv_user *user;
@@ -69,9 +70,11 @@ struct nsv_session *nsv_session_alloc(struct nsv_server *server, int fd);
 /* A built session that another daemon served is open again. */
 void nsv_session_resume(struct nsv_session *se);
 /* Its hello has passed: makes its regions, at once or by the worker; nsv_session_built follows.
- * Gives them back in the same way, and then its own memory. ---- session-memory.c */
+ * Gives them back in the same way; nsv_session_torn_down follows. ---- session-memory.c */
 void nsv_session_build(struct nsv_session *se);
 void nsv_session_tear_down(struct nsv_session *se);
+/* What can be given to clients now; m is a server's. */
+uint64_t nsv_session_memory_left(const struct nsv_memory *m);
 /* Its regions are there: puts it into a vault and sends its welcome, or does so when a vault is
  * ready. */
 void nsv_session_welcome(struct nsv_session *se);
@@ -98,6 +101,9 @@ void nsv_session_work_on_memory(struct nsv_msg *msg, const void *arg);
 
 /* What the engine and the workers say. */
 void nsv_session_built(struct nsv_session *se);
+void nsv_session_torn_down(struct nsv_session *se);
+/* The worker is done with some: those who wait for that ask again. */
+void nsv_session_ask_again(struct nsv_server *s);
 void nsv_session_prepared(struct nsv_job *job);
 void nsv_session_accepted(struct nsv_job *job);
 void nsv_session_ended(struct nsv_job *job);

@@ -1,6 +1,7 @@
 /* A list of users: there are few, and a session keeps its own at hand. */
 #include "daemon/user.h"
 
+#include "daemon/clock.h"
 #include "shm/abi.h"
 
 int nsv_user_get(struct nsv_users *users, uint32_t uid, struct nsv_user **ret_user)
@@ -112,6 +113,11 @@ int nsv_user_charge_bytes(
 			"limits.memory_mib is %u",
 			user->uid, (unsigned long long)user->memory, (unsigned long long)bytes,
 			limit);
+	if (!nsv_memory_take(users->memory, bytes, nsv_now_ns()))
+		return nsv_fail(err, NSV_E_NOMEM,
+			"%llu bytes are more than the machine, or the daemon's control group "
+			"(memory.max), has left for clients",
+			(unsigned long long)bytes);
 	user->memory += bytes;
 	return 0;
 }

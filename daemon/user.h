@@ -5,6 +5,7 @@
 
 #include "daemon/config.h"
 #include "daemon/mailbox.h"
+#include "daemon/memory.h"
 
 #define NSV_USER_MAX_HELLOS 256 /* connections of a user that have not said hello */
 #define NSV_SESSION_N_FD 3	/* its socket, `up`, `down` */
@@ -23,13 +24,15 @@ struct nsv_user {
 struct nsv_users {
 	struct nsv_user *first;
 	const struct nsv_limits *limits; /* borrowed */
+	struct nsv_memory *memory;       /* borrowed: where all of them take from */
 };
 
 /* The user's record, made if new; each get is undone by put, which frees it with the last. */
 int nsv_user_get(struct nsv_users *users, uint32_t uid, struct nsv_user **ret_user);
 void nsv_user_put(struct nsv_users *users, struct nsv_user *user);
 
-/* 0, or NSV_E_LIMIT and a sentence with the limit's name and value; nothing is charged then. */
+/* 0; NSV_E_LIMIT and a sentence with the limit's name and value; NSV_E_NOMEM: it is within the
+ * limits, but memory is short. Nothing is charged then. */
 int nsv_user_charge_session(
 	const struct nsv_users *users, struct nsv_user *user, uint64_t memory, struct nsv_err *err);
 /* One that another daemon let in: counted in any case, so a limit that was lowered since keeps new

@@ -108,22 +108,12 @@ static void test_never_overcommitted(void **state)
 	assert_true(n_given > 1000);
 }
 
-static void test_available(void **state)
-{
-	size_t len = nsv_memory_available();
-	(void)state;
-
-	assert_true(len > 0);
-	assert_true(len < (size_t)sysconf(_SC_PHYS_PAGES) * (size_t)sysconf(_SC_PAGESIZE));
-}
-
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_left_to_us),
 		cmocka_unit_test(test_what_was_asked_for_or_an_error),
 		cmocka_unit_test(test_never_overcommitted),
-		cmocka_unit_test(test_available),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
