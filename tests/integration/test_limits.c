@@ -6,6 +6,7 @@
 #include <stdarg.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 
@@ -390,6 +391,65 @@ static void test_quotas_are_a_users_own_and_have_names(void **state)
 	assert_int_equal(nsv_serve_stop(&served), 0);
 }
 
+static int hello(const struct nsv_geom *want)
+{
+	struct nsv_hello h = nsv_hello_make(want);
+	int fd = nsv_raw_connect(served.daemon.socket);
+
+	assert_true(fd >= 0);
+	assert_int_equal(nsv_hello_send(fd, &h), 0);
+	return fd;
+}
+
+/* 0, or the refusal's code. */
+static int answer(int fd)
+{
+	struct nsv_welcome w;
+	struct nsv_err err;
+	int up_fd = -1, down_fd = -1, ret = nsv_welcome_recv(fd, &w, &up_fd, &down_fd, &err);
+
+	if (up_fd >= 0)
+		close(up_fd);
+	if (down_fd >= 0)
+		close(down_fd);
+	return ret;
+}
+
+/* A session's memory is its user's until the daemon has it back, or one that comes and goes would
+ * take more than the limit. Who asks for it meanwhile is not refused but waits. */
+static void test_a_quota_comes_back_with_the_memory(void **state)
+{
+	const struct nsv_geom large = {.n_slot = 1, .n_token = 64, .arena_len = 32u << 20};
+	const struct nsv_geom small = {.n_slot = 1, .n_token = 64, .arena_len = 1u << 20};
+	struct nsv_raw r;
+	char c;
+	(void)state;
+
+	nsv_serve(&served, "{\"limits\": {\"memory_mib\": 34}}");
+	struct nsv_client *client = nsv_serve_open(&served);
+	assert_int_equal(nsv_raw_open(&r, served.daemon.socket, &large), 0);
+	assert_int_equal(nsv_ask_status(client, "sessions"), 2); /* it is done with the welcome */
+	long n_fd = nsv_proc_fds(served.daemon.pid);
+	int fd = hello(&small);
+	assert_int_equal(answer(fd), NSV_E_LIMIT);
+	close(fd);
+	assert_true(nsv_proc_fds_become(served.daemon.pid, n_fd));
+	pid_t thread = nsv_proc_hold_thread(served.daemon.pid, "nsv-memory");
+	assert_true(thread > 0);
+	nsv_raw_close(&r);
+	/* its socket is closed: all but the thread are done with it */
+	assert_true(nsv_proc_fds_become(served.daemon.pid, n_fd - 1));
+	fd = hello(&small);
+	assert_int_equal(nsv_ask_status(client, "sessions"), 1); /* the hello was looked at before */
+	assert_int_equal(recv(fd, &c, 1, MSG_PEEK | MSG_DONTWAIT), -1);
+	assert_int_equal(errno, EAGAIN);
+	nsv_proc_let_go(thread);
+	assert_int_equal(answer(fd), 0);
+	close(fd);
+	nsv_client_close(client);
+	nsv_serve_end(&served);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -402,6 +462,7 @@ int main(void)
 		cmocka_unit_test(test_regions_beyond_the_size_of_files),
 		cmocka_unit_test(test_descriptors_have_a_quota),
 		cmocka_unit_test(test_quotas_are_a_users_own_and_have_names),
+		cmocka_unit_test(test_a_quota_comes_back_with_the_memory),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -6,6 +6,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ptrace.h>
+#include <sys/wait.h>
 
 #include "tests/tools/wait.h"
 
@@ -133,4 +135,55 @@ bool nsv_proc_takes(pid_t pid, int signal_number, long syscall)
 {
 	return kill(pid, signal_number) == 0 &&
 	       NSV_WAIT_FOR(!is_pending(pid, signal_number) && is_in(pid, syscall));
+}
+
+/* ---- A thread */
+
+static bool has_name(pid_t pid, const char *thread, const char *name)
+{
+	char path[320], text[32] = "";
+
+	snprintf(path, sizeof(path), "/proc/%d/task/%s/comm", (int)pid, thread);
+	FILE *f = fopen(path, "re");
+	bool has = f && fgets(text, sizeof(text), f) && strncmp(text, name, strlen(name)) == 0 &&
+		   text[strlen(name)] == '\n';
+
+	if (f)
+		fclose(f);
+	return has;
+}
+
+static pid_t find_thread(pid_t pid, const char *name)
+{
+	char path[64];
+	struct dirent *entry;
+	pid_t thread = -1;
+
+	snprintf(path, sizeof(path), "/proc/%d/task", (int)pid);
+	DIR *dir = opendir(path);
+	while (dir && thread < 0 && (entry = readdir(dir)))
+		if (has_name(pid, entry->d_name, name))
+			thread = atoi(entry->d_name);
+	if (dir)
+		closedir(dir);
+	return thread;
+}
+
+pid_t nsv_proc_hold_thread(pid_t pid, const char *name)
+{
+	pid_t thread = find_thread(pid, name);
+
+	if (thread < 0 || ptrace(PTRACE_SEIZE, thread, NULL, NULL) < 0)
+		return -1;
+	if (ptrace(PTRACE_INTERRUPT, thread, NULL, NULL) < 0 ||
+		waitpid(thread, NULL, __WALL) != thread) {
+		nsv_proc_let_go(thread);
+		return -1;
+	}
+	return thread;
+}
+
+void nsv_proc_let_go(pid_t thread)
+{
+	ptrace(PTRACE_DETACH, thread, NULL, NULL);
 }
