@@ -309,15 +309,11 @@ static struct nsv_gguf *make_file(uint64_t seed, uint8_t **ret_file)
 		.head_dim = 16,
 		.n_context = 256,
 		.dtype = NSV_Q8_0};
-	struct nsv_gguf_writer w;
 	struct nsv_gguf *g;
 	struct nsv_err err;
 	size_t len;
 
-	nsv_gguf_writer_init(&w, seed);
-	nsv_gguf_put_tiny_llama(&w, &shape);
-	*ret_file = nsv_gguf_finish(&w, &len);
-	nsv_gguf_writer_deinit(&w);
+	*ret_file = nsv_gguf_tiny_llama(&shape, seed, &len);
 	if (nsv_gguf_parse(*ret_file, len, &g, &err) < 0)
 		fail_msg("%s", err.text);
 	return g;

@@ -271,15 +271,11 @@ static struct nsv_gguf *make_file(void)
 		.n_context = 256,
 		.dtype = NSV_F32,
 		.untied = true};
-	struct nsv_gguf_writer w;
 	struct nsv_gguf *g;
 	struct nsv_err err;
 	size_t len;
 
-	nsv_gguf_writer_init(&w, t_rand());
-	nsv_gguf_put_tiny_llama(&w, &shape);
-	file = nsv_gguf_finish(&w, &len);
-	nsv_gguf_writer_deinit(&w);
+	file = nsv_gguf_tiny_llama(&shape, t_rand(), &len);
 	if (nsv_gguf_parse(file, len, &g, &err) < 0)
 		fail_msg("%s", err.text);
 	return g;

@@ -6,7 +6,6 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 
 #include <cmocka.h>
 
@@ -14,6 +13,7 @@
 #include "tests/tools/daemon.h"
 #include "tests/tools/rnd.h"
 #include "tests/tools/tiny.h"
+#include "tests/tools/users.h"
 
 #define SERVED 1   /* exit codes of a client: it had an answer; */
 #define REFUSED 2  /* it was refused, and told so; */
@@ -42,14 +42,6 @@ static int stop(void **state)
 {
 	(void)state;
 	return unlink(model);
-}
-
-static void need_root(void)
-{
-	if (getuid() != 0) {
-		print_message("skipped: only root can be other users\n");
-		skip();
-	}
 }
 
 /* A daemon whose socket everybody can open. */
@@ -95,8 +87,6 @@ static int ask(void)
 
 static int as(const struct person *p)
 {
-	int status;
-
 	fflush(stdout);
 	pid_t pid = fork();
 	if (pid == 0)
@@ -104,8 +94,8 @@ static int as(const struct person *p)
 					setresuid(p->uid, p->uid, p->uid) < 0
 				? WRONG
 				: ask());
-	waitpid(pid, &status, 0);
-	return WIFEXITED(status) ? WEXITSTATUS(status) : WRONG;
+	int code = nsv_user_end(pid);
+	return code < 0 ? WRONG : code;
 }
 
 static int as_id(uid_t uid, gid_t gid)
@@ -117,7 +107,7 @@ static void test_everybody_by_default(void **state)
 {
 	(void)state;
 
-	need_root();
+	nsv_user_need_root();
 	serve("{}");
 	assert_int_equal(as_id(64001, 64001), SERVED);
 	assert_int_equal(as_id(0, 0), SERVED);
@@ -128,7 +118,7 @@ static void test_users(void **state)
 {
 	(void)state;
 
-	need_root();
+	nsv_user_need_root();
 	serve("{\"users\": [64001, \"nobody\"]}");
 	assert_int_equal(as_id(64001, 64009), SERVED);
 	assert_int_equal(as_id(65534, 64009), SERVED);
@@ -143,7 +133,7 @@ static void test_groups(void **state)
 	struct person p = {.uid = 64002, .gid = 64009, .n_group = NSV_ARRAY_LEN(p.groups)};
 	(void)state;
 
-	need_root();
+	nsv_user_need_root();
 	serve("{\"groups\": [64100, \"games\"]}");
 	for (size_t i = 0; i < p.n_group; i++)
 		p.groups[i] = (gid_t)(65000 + i);
@@ -159,7 +149,7 @@ static void test_either_will_do(void **state)
 {
 	(void)state;
 
-	need_root();
+	nsv_user_need_root();
 	serve("{\"users\": [64001], \"groups\": [64100]}");
 	assert_int_equal(as_id(64001, 64009), SERVED);
 	assert_int_equal(as_id(64002, 64100), SERVED);
@@ -172,7 +162,7 @@ static void test_nobody(void **state)
 {
 	(void)state;
 
-	need_root();
+	nsv_user_need_root();
 	serve("{\"users\": []}");
 	for (int i = 0; i < 50; i++)
 		assert_int_equal(as_id(64001, 64001), REFUSED);

@@ -340,7 +340,7 @@ static void put_layer(struct nsv_gguf_writer *w, uint32_t i, const struct nsv_ti
 	put_layer_tensor(w, i, "ffn_down", s->dtype, s->n_ffn, s->width);
 }
 
-void nsv_gguf_put_tiny_llama(struct nsv_gguf_writer *w, const struct nsv_tiny_llama *s)
+static void put_tiny_llama(struct nsv_gguf_writer *w, const struct nsv_tiny_llama *s)
 {
 	const uint64_t embd[] = {s->width, NSV_TINY_FIRST_BYTE + 256 + NSV_ARRAY_LEN(merged)};
 
@@ -364,4 +364,13 @@ void nsv_gguf_put_tiny_llama(struct nsv_gguf_writer *w, const struct nsv_tiny_ll
 	nsv_gguf_put_tensor(w, "output_norm.weight", NSV_F32, 1, embd);
 	if (s->untied)
 		nsv_gguf_put_tensor(w, "output.weight", s->dtype, 2, embd);
+}
+
+uint8_t *nsv_gguf_tiny_llama(const struct nsv_tiny_llama *shape, uint64_t seed, size_t *ret_len)
+{
+	struct nsv_gguf_writer w;
+
+	nsv_gguf_writer_init(&w, seed);
+	put_tiny_llama(&w, shape);
+	return nsv_gguf_finish(&w, ret_len);
 }

@@ -52,7 +52,8 @@ struct nsv_tiny_llama {
  * a user-defined one, the 256 bytes, and what the few merges make. */
 #define NSV_TINY_FIRST_BYTE 4
 void nsv_gguf_put_tiny_vocab(struct nsv_gguf_writer *w);
-/* Everything that a llama model needs, the vocabulary included. */
-void nsv_gguf_put_tiny_llama(struct nsv_gguf_writer *w, const struct nsv_tiny_llama *shape);
+/* The file, of malloc, of a llama model, that vocabulary included. */
+uint8_t *nsv_gguf_tiny_llama(
+	const struct nsv_tiny_llama *shape, uint64_t seed, size_t *ret_len);
 
 #endif

@@ -1,8 +1,6 @@
 /* Shape and seed of the tiny model. */
 #include "tests/tools/tiny.h"
 
-#include "tests/tools/gguf_write.h"
-
 void nsv_tiny_model(char *path, size_t len)
 {
 	nsv_tiny_model_of(path, len, NSV_TINY_CONTEXT);
@@ -18,17 +16,20 @@ void nsv_tiny_model_of(char *path, size_t len, uint32_t n_context)
 		.head_dim = 16,
 		.n_context = n_context,
 		.dtype = NSV_Q8_0};
-	struct nsv_gguf_writer w;
-	size_t file_len;
 
-	nsv_gguf_writer_init(&w, 1);
-	nsv_gguf_put_tiny_llama(&w, &shape);
-	uint8_t *file = nsv_gguf_finish(&w, &file_len);
+	nsv_tiny_model_shaped(path, len, &shape, 1);
+}
+
+void nsv_tiny_model_shaped(
+	char *path, size_t len, const struct nsv_tiny_llama *shape, uint64_t seed)
+{
+	size_t file_len;
+	uint8_t *file = nsv_gguf_tiny_llama(shape, seed, &file_len);
+
 	snprintf(path, len, "/tmp/nanoserve-tiny-XXXXXX");
 	int fd = mkstemp(path);
 	if (fd < 0 || write(fd, file, file_len) != (ssize_t)file_len)
 		abort();
 	close(fd);
 	free(file);
-	nsv_gguf_writer_deinit(&w);
 }

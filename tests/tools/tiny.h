@@ -2,7 +2,7 @@
 #ifndef NSV_TESTS_TOOLS_TINY_H
 #define NSV_TESTS_TOOLS_TINY_H
 
-#include "shm/base.h"
+#include "tests/tools/gguf_write.h"
 
 #define NSV_TINY_CONTEXT 512
 
@@ -10,5 +10,8 @@
 void nsv_tiny_model(char *path, size_t len);
 /* The same with a context of its own. */
 void nsv_tiny_model_of(char *path, size_t len, uint32_t n_context);
+/* ... and with a shape and numbers of its own. */
+void nsv_tiny_model_shaped(
+	char *path, size_t len, const struct nsv_tiny_llama *shape, uint64_t seed);
 
 #endif

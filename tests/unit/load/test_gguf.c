@@ -32,12 +32,9 @@ static struct file tiny_model(uint32_t dtype)
 		.head_dim = 16,
 		.n_context = 64,
 		.dtype = dtype};
-	struct nsv_gguf_writer w;
 	struct file f;
 
-	nsv_gguf_writer_init(&w, seed);
-	nsv_gguf_put_tiny_llama(&w, &shape);
-	f.p = nsv_gguf_finish(&w, &f.len);
+	f.p = nsv_gguf_tiny_llama(&shape, seed, &f.len);
 	return f;
 }
 

@@ -7,9 +7,9 @@
 #include <string.h>
 #include <cmocka.h>
 
-#include "tests/tools/gguf_write.h"
 #include "tests/tools/model-run.h"
 #include "tests/tools/rnd.h"
+#include "tests/tools/tiny.h"
 
 #define N_PROMPT 24
 #define N_STEP 4
@@ -24,19 +24,8 @@ static void write_model(uint32_t dtype, char path[64])
 		.head_dim = 64,
 		.n_context = 64,
 		.dtype = dtype};
-	struct nsv_gguf_writer w;
-	size_t len;
 
-	nsv_gguf_writer_init(&w, t_rand());
-	nsv_gguf_put_tiny_llama(&w, &shape);
-	uint8_t *file = nsv_gguf_finish(&w, &len);
-	snprintf(path, 64, "/tmp/nanoserve-types-XXXXXX");
-	int fd = mkstemp(path);
-	assert_true(fd >= 0);
-	assert_int_equal(write(fd, file, len), len);
-	close(fd);
-	free(file);
-	nsv_gguf_writer_deinit(&w);
+	nsv_tiny_model_shaped(path, 64, &shape, t_rand());
 }
 
 /* Logits after the prompt and after each further token, (1 + N_STEP, n_vocab), of malloc. */
