@@ -28,7 +28,9 @@ struct nsv_block_alloc {
 	struct nsv_evict idle; /* of the blocks that are cached and have ref 1 */
 };
 
+/* All blocks are free. -EINVAL: none, or over 2^31 - 1; -ENOMEM: nothing is held. */
 int nsv_block_alloc_init(struct nsv_block_alloc *a, uint32_t n_block);
+/* Whoever still holds blocks. Accepts zeros. */
 void nsv_block_alloc_deinit(struct nsv_block_alloc *a);
 /* Takes a free block, ref 1. 1: none is free. */
 int nsv_block_get(struct nsv_block_alloc *a, int32_t *ret_block);
@@ -41,6 +43,7 @@ void nsv_block_hold(struct nsv_block_alloc *a, const uint32_t *n_ref);
 /* Gives one holding back. 0: still held; 1: it is free now; -ERANGE: foreign; -EALREADY: double
  * (the cache's holding of an idle block counts: it is not the caller's to give). */
 int nsv_block_unref(struct nsv_block_alloc *a, int32_t block);
+/* Its holders, the cache included; 0: it is free, or foreign. */
 uint32_t nsv_block_n_ref(const struct nsv_block_alloc *a, int32_t block);
 
 /* ---- For the prefix cache. O(1) each. */

@@ -47,6 +47,7 @@ struct nsv_kv_size {
 int nsv_kv_sizes(const struct nsv_kv_geom *geom, struct nsv_kv_size *ret_size);
 /* How many blocks fit `budget` bytes, at most UINT32_MAX; geom->n_block is ignored. */
 int nsv_kv_blocks_in(const struct nsv_kv_geom *geom, size_t budget, uint32_t *ret_n_block);
+/* The whole header. The geometry passes nsv_kv_sizes. */
 void nsv_kv_head_write(struct nsv_kv_head *head, const struct nsv_kv_geom *geom, uint64_t model_id,
 	uint32_t numerics);
 /* 0, or -EPROTO and what differs: a region of another geometry, model or numerics. */

@@ -176,7 +176,7 @@ int main(int argc, char **argv)
 	if (ret == NSV_CONFIG_EXIT)
 		return EXIT_SUCCESS;
 	if (ret < 0) {
-		fprintf(stderr, "nanoserved: %s\n", err.text);
+		fprintf(stderr, "nanoserved: %s\n", err.text[0] ? err.text : strerror(-ret));
 		return 2;
 	}
 	nsv_log_setup(config.verbose ? NSV_LOG_DEBUG : NSV_LOG_INFO, nsv_notify_managed());

@@ -168,11 +168,12 @@ struct nsv_sched_new {
 	uint32_t lp_from, lp_to;
 };
 
-/* The pool, the host tier and the prefix cache are borrowed; the last two may be NULL. */
+/* The pool, the host tier and the prefix cache are borrowed; the last two may be NULL. 0 or
+ * -ENOMEM. */
 int nsv_sched_init(struct nsv_sched *s, struct nsv_block_alloc *alloc, struct nsv_block_alloc *host,
 	struct nsv_prefix_tree *tree, uint32_t n_cap, uint32_t block_size, uint32_t batch_tokens);
 void nsv_sched_deinit(struct nsv_sched *s);
-/* For plans of s. */
+/* For plans of s. 0 or -ENOMEM. */
 int nsv_step_plan_init(struct nsv_step_plan *p, const struct nsv_sched *s);
 void nsv_step_plan_deinit(struct nsv_step_plan *p);
 

@@ -12,6 +12,8 @@ struct nsv_hello nsv_hello_make(const struct nsv_geom *want);
 /* Is it a hello that this build can serve? 0 or an enum nsv_code (NSV_E_HELLO, NSV_E_VERSION) and a
  * sentence. ret->want is as sent: complete and check it (shm/layout.h). */
 int nsv_hello_check(const void *data, size_t len, struct nsv_hello *ret, struct nsv_err *err);
+/* 0 or -errno (-EPIPE, -ECONNRESET: the daemon has closed; what it said before can be read). Blocks
+ * as fd does. */
 int nsv_hello_send(int fd, const struct nsv_hello *hello);
 
 /* A welcome of this build; status NSV_E_OK. */
