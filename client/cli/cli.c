@@ -77,6 +77,8 @@ int cli_try_open(const struct cli *cli, size_t need, uint32_t n_slot, char *text
 
 	nsv_client_options_init(&options);
 	options.n_slot = n_slot;
+	if (cli->connect_timeout_ms)
+		options.connect_timeout_ms = cli->connect_timeout_ms;
 	/* Twice: parameters and padding come on top. */
 	if (need > options.arena_len / 2)
 		options.arena_len = need > (32u << 20) ? 64u << 20 : 2 * (uint32_t)need;

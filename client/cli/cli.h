@@ -20,6 +20,7 @@ struct cli {
 	const char *socket; /* NULL: the library's choice */
 	const char *command;
 	const char *help;
+	int connect_timeout_ms; /* 0: the library's choice */
 };
 
 /* cli.c */

@@ -104,7 +104,8 @@ static int run_command(const char *socket, int argc, char **argv)
 
 	if (!command)
 		return wrong_usage("no such command: ", argv[0]);
-	const struct cli cli = {socket, command->name, command->help};
+	const struct cli cli = {
+		.socket = socket, .command = command->name, .help = command->help};
 	char name[32]; /* what getopt_long's messages begin with */
 
 	snprintf(name, sizeof(name), "nanoserve %s", command->name);

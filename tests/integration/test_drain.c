@@ -4,6 +4,7 @@
 #include <signal.h>
 #include <stdarg.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 
 #include <cmocka.h>
@@ -217,6 +218,31 @@ static void test_taken_back(void **state)
 	nsv_serve_end(&served);
 }
 
+/* The time given is all of it, also where the daemon stops to answer. */
+static void test_in_the_time_given(void **state)
+{
+	char *err = mmap(NULL, NSV_PAGE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	(void)state;
+
+	nsv_serve(&served, "{}");
+	struct stream s = begin_stream(served.daemon.socket);
+	pid_t pid = fork();
+	if (pid == 0)
+		_exit(nanoserve("--timeout=3", err, NSV_PAGE));
+	assert_true(NSV_WAIT_FOR(nsv_test_daemon_logged(&served.daemon, ": drain")));
+	kill(served.daemon.pid, SIGSTOP);
+	assert_int_equal(nsv_user_end(pid), 1);
+	if (!strstr(err, "still run after 3 s")) /* it may have come to an end before the stop */
+		assert_non_null(strstr(err, "does not answer after 3 s"));
+	assert_int_equal(nanoserve("--timeout=1", err, NSV_PAGE), 3);
+	assert_non_null(strstr(err, "does not answer"));
+	kill(served.daemon.pid, SIGCONT);
+	end_stream(&s);
+	assert_int_equal(wait_for_exit(), 0);
+	nsv_client_close(s.client);
+	munmap(err, NSV_PAGE);
+}
+
 /* With nothing under way it ends at once; whoever waits for that is told. */
 static void test_idle(void **state)
 {
@@ -325,6 +351,7 @@ int main(void)
 		cmocka_unit_test(test_what_runs_ends_and_nothing_begins),
 		cmocka_unit_test(test_what_was_written_can_be_read),
 		cmocka_unit_test(test_taken_back),
+		cmocka_unit_test(test_in_the_time_given),
 		cmocka_unit_test(test_idle),
 		cmocka_unit_test(test_who_may_ask),
 		cmocka_unit_test(test_the_next_daemon_serves),
