@@ -119,7 +119,7 @@ int64_t nsv_deadline_ns(int timeout_ms);
 /* Requests ---- request.c */
 
 /* n requests in free slots side by side, linked by `next`, with their cursors reset; they are in no
- * list of the client's until nsv_request_start. */
+ * list of the client's until nsv_requests_start. */
 int nsv_requests_new(struct nsv_client *c, uint32_t n, struct nsv_request **ret_first);
 /* The first gets the id, the others those after it. */
 void nsv_requests_start(struct nsv_request *first, uint64_t id);

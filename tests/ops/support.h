@@ -28,7 +28,7 @@ void t_fill_normal(float *x, size_t n, float scale);
 #define T_N_DTYPE 15
 extern const uint32_t t_dtypes[T_N_DTYPE];
 
-/* A random stored matrix; `data` is t_guard's. scale: of the weights, about. */
+/* A random stored matrix; `data` is of nsv_guard_new. scale: of the weights, about. */
 struct nsv_matrix t_matrix(uint32_t dtype, uint32_t n_out, uint32_t n_in, float scale);
 void t_matrix_free(struct nsv_matrix *m);
 
