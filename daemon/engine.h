@@ -62,9 +62,7 @@ struct nsv_engine_info {
 	/* At once: fewer than was asked for while an adopted table has no room. */
 	uint32_t max_requests;
 	bool adopted_kv, adopted_seqs, adopted_weights;
-	/* Of the daemon before, where its `seqs` was adopted. */
-	bool was_clean; /* it was stopped, not cut off */
-	enum nsv_suspect suspect;
+	enum nsv_suspect suspect; /* cast by crashes of the daemons before, `seqs` adopted */
 };
 
 /* A sequence that another daemon left, as its record says. */

@@ -238,6 +238,20 @@ static int new_seqs(struct nsv_engine *e, struct nsv_err *err)
 	return ret;
 }
 
+/* An adopted table tells how the daemon before ended; that is said once, as the next one begins. */
+static void begin_seqs(struct nsv_engine *e)
+{
+	const struct nsv_seqs_head *h = nsv_seqs_head(&e->seqs);
+	bool cut_off = !h->clean && h->stage != NSV_SEQS_GAVE_UP;
+
+	nsv_seqs_begin(&e->seqs);
+	e->info.suspect = nsv_seqs_suspect(&e->seqs);
+	if (cut_off)
+		nsv_warning("the daemon before was cut off; in a row without progress, %u were "
+			    "under a step and %u before they served",
+			h->n_crash, h->n_stillborn);
+}
+
 int nsv_engine_make_seqs(struct nsv_engine *e, const struct nsv_engine_config *c, uint32_t n_kept,
 	int *keep_fd, struct nsv_err *err)
 {
@@ -260,8 +274,6 @@ int nsv_engine_make_seqs(struct nsv_engine *e, const struct nsv_engine_config *c
 		nsv_warning("max_requests is %u, not %u, as long as sessions of the daemon before "
 			    "are kept: their table has no more records",
 			e->info.max_requests, c->max_requests);
-	e->info.was_clean = nsv_seqs_head(&e->seqs)->clean;
-	nsv_seqs_begin(&e->seqs);
-	e->info.suspect = nsv_seqs_suspect(&e->seqs);
+	begin_seqs(e);
 	return 0;
 }

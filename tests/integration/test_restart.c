@@ -158,6 +158,7 @@ static void test_a_stream_goes_on(void **state)
 	struct nsv_client_params p = long_answer(t_rand());
 	struct nsv_request *r;
 	uint64_t id = nsv_client_session_id(client);
+	unsigned int n_cut_off = nsv_test_service_logged(&service, "before was cut off");
 	(void)state;
 
 	nsv_ask_text(client, "a stream", &p, alone);
@@ -171,6 +172,9 @@ static void test_a_stream_goes_on(void **state)
 	read_rest(client, r, a);
 	check_same(a, alone);
 	assert_int_equal(nsv_client_session_id(client), id);
+	/* Killed twice, and stopped once. */
+	assert_int_equal(
+		nsv_test_service_logged(&service, "before was cut off"), n_cut_off + 2);
 	nsv_client_close(client);
 	check_audit();
 }
