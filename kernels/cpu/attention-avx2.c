@@ -1,8 +1,9 @@
 /* Paged attention, compiled for AVX2. */
 #define FN(name) nsv_cpu_##name##_avx2
 #define SCORE_ROWS 6u
-#define SCORE_VECS 1u
-#define VALUE_ROWS 3u
-#define VALUE_VECS 2u
+#define SCORE_VECS 2u
+#define VALUE_ROWS 6u
 
+#include "kernels/cpu/attention-place-impl.h"
+#include "kernels/cpu/attention-tiles-avx2.h"
 #include "kernels/cpu/attention-impl.h"

@@ -5,4 +5,6 @@
 #define VALUE_ROWS 6u
 #define VALUE_VECS 4u
 
+#include "kernels/cpu/attention-place-impl.h"
+#include "kernels/cpu/attention-tiles-impl.h"
 #include "kernels/cpu/attention-impl.h"

@@ -1,6 +1,6 @@
-/* Paged attention over sixteen lanes; attention-<isa>.c defines FN(name), SCORE_ROWS, SCORE_VECS,
- * VALUE_ROWS and VALUE_VECS (what fits its registers; the bits do not depend on them) and includes
- * this.
+/* Paged attention over sixteen lanes. attention-<isa>.c defines FN(name), SCORE_ROWS, SCORE_VECS and
+ * VALUE_ROWS (what fits its registers; the bits do not depend on them) and includes
+ * attention-place-impl.h, the tiles (of attention-tiles-impl.h or its own) and this.
  *
  * An item is a KV head of a sequence with a tile of its query positions and the query heads that
  * share it: up to ROWS rows (query, head) that read the same keys. A history is taken in chunks
@@ -16,208 +16,10 @@
  * K with 16 keys adjacent and V with dimensions adjacent, fp32 or fp16, are read where they lie; any
  * other layout, type or head size is gathered, sixteen keys at a time. fp16 is made fp32 as it is
  * read; for many rows, once for all of them. */
-#include "kernels/cpu/cpu.h"
-#include "kernels/cpu/vec.h"
-
-#define ROWS 48u
-#define STRIP 256u
 #define VALUE_KEYS 64u /* whose values stay in the nearest cache for all rows */
 #define WIDEN_ROWS (2 * SCORE_ROWS + 1) /* so many rows' fp16 is made fp32 beforehand */
-#define AHEAD 16u      /* keys whose values are asked for in advance */
-#define DIM_MAX 1024u
-#define PART_HEAD NSV_ATTN_PART_HEAD
-
-struct item {
-	const struct nsv_attn_call *call;
-	const struct nsv_attn_seq *seq;
-	uint32_t kv_head, head0, n_head; /* the query heads */
-	uint32_t query0, n_query;        /* of the sequence's rows */
-	uint32_t n_row; /* n_query * n_head; row r is query r / n_head, head r % n_head */
-	uint32_t begin[ROWS], end[ROWS]; /* the keys that a row sees */
-	float *part[ROWS];               /* where the chunk's partial is made */
-};
-
-/* What an item needs, on the stack of the member that runs it. */
-struct work {
-	float q[DIM_MAX * ROWS];              /* (head_dim, n_row) */
-	float s[ROWS * STRIP];                /* scores, then weights */
-	float k[DIM_MAX * VF_N];              /* gathered or widened: (head_dim, 16 or more) */
-	float v[VF_N * DIM_MAX];              /* gathered or widened: (16 or more, dim) */
-	const char *v_row[STRIP + AHEAD];     /* of each key of the strip; then any */
-	float chunk[ROWS * (DIM_MAX + PART_HEAD)];
-	float total[ROWS * (DIM_MAX + PART_HEAD)];
-};
-
-static uint32_t padded_dim(const struct nsv_attn_shape *s)
-{
-	return (s->head_dim + VF_N - 1) / VF_N * VF_N;
-}
-
-static uint32_t min_u32(uint32_t a, uint32_t b)
-{
-	return a < b ? a : b;
-}
-
-static uint32_t max_u32(uint32_t a, uint32_t b)
-{
-	return a > b ? a : b;
-}
-
-static uint32_t clamp_to(uint32_t x, uint32_t from, uint32_t n)
-{
-	return x <= from ? 0 : min_u32(x - from, n);
-}
-
-/* ---- Addresses -------------------------------------------------------------------------- */
-
-static bool is_half(const struct nsv_attn_shape *s)
-{
-	return s->kv_dtype == NSV_F16;
-}
-
-/* fp32 or fp16: what vectors are loaded from. */
-static bool is_float(const struct nsv_attn_shape *s)
-{
-	return s->kv_dtype == NSV_F32 || is_half(s);
-}
-
-static bool k_in_place(const struct nsv_attn_shape *s)
-{
-	return is_float(s) && s->k.tok_stride == 1 && s->block_size % VF_N == 0;
-}
-
-static bool v_in_place(const struct nsv_attn_shape *s)
-{
-	return is_float(s) && s->v.dim_stride == 1 && s->head_dim % VF_N == 0;
-}
-
-static size_t elem_len(bool half)
-{
-	return half ? sizeof(uint16_t) : sizeof(float);
-}
-
-ALWAYS_INLINE vf load_vec(bool half, const char *p)
-{
-	return half ? vf_load_f16(p) : vf_load((const float *)(const void *)p);
-}
-
-/* Element offset of a position's dimension 0. */
-static int64_t place(const struct item *it, const struct nsv_kv_layout *l, uint32_t pos)
-{
-	const struct nsv_attn_shape *s = it->call->shape;
-	uint32_t log = (uint32_t)__builtin_ctz(s->block_size);
-	return it->seq->block_table[pos >> log] * l->block_stride +
-		(pos & (s->block_size - 1)) * l->tok_stride + it->kv_head * l->head_stride;
-}
-
-/* Keys pos .. pos + 15 to (head_dim, 16); those outside [begin, end) are zero. */
-static void gather_k(const struct item *it, uint32_t pos, uint32_t begin, uint32_t end, float *dst)
-{
-	const struct nsv_attn_shape *s = it->call->shape;
-	for (uint32_t i = 0; i < VF_N; i++) {
-		bool in = pos + i >= begin && pos + i < end;
-		int64_t at = in ? place(it, &s->k, pos + i) : 0;
-		for (uint32_t d = 0; d < s->head_dim; d++)
-			dst[d * VF_N + i] = in ? nsv_load_elem(s->kv_dtype, it->call->k,
-							 at + d * s->k.dim_stride)
-					       : 0.0f;
-	}
-}
-
-/* Values of one key, padded with zeros to whole vectors. */
-static void gather_v(const struct item *it, uint32_t pos, float *dst)
-{
-	const struct nsv_attn_shape *s = it->call->shape;
-	int64_t at = place(it, &s->v, pos);
-	uint32_t d = 0;
-	for (; d < s->head_dim; d++)
-		dst[d] = nsv_load_elem(s->kv_dtype, it->call->v, at + d * s->v.dim_stride);
-	for (; d < padded_dim(s); d++)
-		dst[d] = 0;
-}
 
 /* ---- Scores ----------------------------------------------------------------------------- */
-
-/* Groups of sixteen keys: where they lie, gathered or widened. */
-struct keys {
-	bool half;
-	const char *k[SCORE_VECS];
-	size_t stride; /* bytes from a dimension to the next */
-	const char *next[SCORE_VECS]; /* those after them, to ask for; NULL: none */
-};
-
-/* `vecs` groups of keys against `rows` rows: these and `half` are constants wherever this is
- * expanded. */
-ALWAYS_INLINE void score_rows(uint32_t rows, uint32_t vecs, bool half, const struct keys *keys,
-	bool ask, const float *q, uint32_t n_row, uint32_t n, float *s)
-{
-	vf acc[SCORE_ROWS][SCORE_VECS];
-	UNROLL
-	for (uint32_t r = 0; r < rows; r++)
-		UNROLL
-		for (uint32_t j = 0; j < vecs; j++)
-			acc[r][j] = vf_set1(0);
-	for (uint32_t d = 0; d < n; d++) {
-		vf key[SCORE_VECS];
-		UNROLL
-		for (uint32_t j = 0; j < vecs; j++)
-			key[j] = load_vec(half, keys->k[j] + d * keys->stride);
-		if (ask)
-			UNROLL
-			for (uint32_t j = 0; j < vecs; j++)
-				__builtin_prefetch(keys->next[j] + d * keys->stride);
-		UNROLL
-		for (uint32_t r = 0; r < rows; r++) {
-			vf x = vf_set1(q[d * n_row + r]);
-			UNROLL
-			for (uint32_t j = 0; j < vecs; j++)
-				acc[r][j] = vf_fma(x, key[j], acc[r][j]);
-		}
-	}
-	UNROLL
-	for (uint32_t r = 0; r < rows; r++)
-		UNROLL
-		for (uint32_t j = 0; j < vecs; j++)
-			vf_store(s + r * STRIP + j * VF_N, acc[r][j]);
-}
-
-ALWAYS_INLINE void score_group(uint32_t vecs, const struct keys *keys, const float *q,
-	uint32_t n_row, uint32_t n, float *s)
-{
-	for (uint32_t r = 0; r < n_row; r += SCORE_ROWS) {
-		const float *at = q + r;
-		float *to = s + r * STRIP;
-		bool ask = r == 0 && keys->next[0];
-		switch (min_u32(n_row - r, SCORE_ROWS)) {
-#define CASE(c) \
-	case c: \
-		if (keys->half) \
-			score_rows(c <= SCORE_ROWS ? c : 1, vecs, true, keys, ask, at, n_row, n, \
-				to); \
-		else \
-			score_rows(c <= SCORE_ROWS ? c : 1, vecs, false, keys, ask, at, n_row, n, \
-				to); \
-		break;
-			CASE(1)
-			CASE(2)
-			CASE(3)
-			CASE(4)
-			CASE(5)
-			CASE(6)
-#undef CASE
-		}
-	}
-}
-
-/* `vecs` is SCORE_VECS or 1. */
-static void score_keys(uint32_t vecs, const struct keys *keys, const float *q, uint32_t n_row,
-	uint32_t n, float *s)
-{
-	if (vecs == 1)
-		score_group(1, keys, q, n_row, n, s);
-	else
-		score_group(SCORE_VECS, keys, q, n_row, n, s);
-}
 
 static void find_keys(const struct item *it, uint32_t pos, uint32_t n, const char **k)
 {
@@ -346,75 +148,6 @@ static void weigh_row(const struct nsv_attn_shape *shape, float *s, uint32_t fro
 
 /* ---- Values ----------------------------------------------------------------------------- */
 
-/* acc += p * v over the strip's keys [from, to); rows, vecs and half are constants where expanded. */
-ALWAYS_INLINE void value_rows(uint32_t rows, uint32_t vecs, bool half, float *const *part,
-	uint32_t dim0, const float *p, const char *const *v_row, uint32_t from, uint32_t to)
-{
-	size_t at = dim0 * elem_len(half), step = VF_N * elem_len(half);
-	vf acc[VALUE_ROWS][VALUE_VECS];
-	UNROLL
-	for (uint32_t r = 0; r < rows; r++)
-		UNROLL
-		for (uint32_t j = 0; j < vecs; j++)
-			acc[r][j] = vf_load(part[r] + PART_HEAD + dim0 + j * VF_N);
-	for (uint32_t t = from; t < to; t++) {
-		const char *v = v_row[t] + at;
-		vf val[VALUE_VECS];
-		UNROLL
-		for (uint32_t j = 0; j < vecs; j++)
-			val[j] = load_vec(half, v + j * step);
-		UNROLL
-		for (uint32_t j = 0; j < vecs; j++)
-			__builtin_prefetch(v_row[t + AHEAD] + at + j * step);
-		UNROLL
-		for (uint32_t r = 0; r < rows; r++) {
-			vf w = vf_set1(p[r * STRIP + t]);
-			UNROLL
-			for (uint32_t j = 0; j < vecs; j++)
-				acc[r][j] = vf_fma(w, val[j], acc[r][j]);
-		}
-	}
-	UNROLL
-	for (uint32_t r = 0; r < rows; r++)
-		UNROLL
-		for (uint32_t j = 0; j < vecs; j++)
-			vf_store(part[r] + PART_HEAD + dim0 + j * VF_N, acc[r][j]);
-}
-
-/* All dimensions, for a constant number of rows. */
-ALWAYS_INLINE void value_dims(uint32_t rows, bool half, float *const *part, uint32_t dim,
-	const float *p, const char *const *v_row, uint32_t from, uint32_t to)
-{
-	uint32_t d = 0;
-	for (; d + VALUE_VECS * VF_N <= dim; d += VALUE_VECS * VF_N)
-		value_rows(rows, VALUE_VECS, half, part, d, p, v_row, from, to);
-	for (; d < dim; d += VF_N)
-		value_rows(rows, 1, half, part, d, p, v_row, from, to);
-}
-
-static void value_set(uint32_t rows, bool half, float *const *part, uint32_t dim, const float *p,
-	const char *const *v_row, uint32_t from, uint32_t to)
-{
-	if (from >= to)
-		return;
-	switch (rows) {
-#define CASE(c) \
-	case c: \
-		if (half) \
-			value_dims(c <= VALUE_ROWS ? c : 1, true, part, dim, p, v_row, from, to); \
-		else \
-			value_dims(c <= VALUE_ROWS ? c : 1, false, part, dim, p, v_row, from, to); \
-		break;
-		CASE(1)
-		CASE(2)
-		CASE(3)
-		CASE(4)
-		CASE(5)
-		CASE(6)
-#undef CASE
-	}
-}
-
 /* Rows r0 .. r0 + rows - 1 over the strip's keys [from, to): together where all see a key; before
  * and after, each alone, so that a key that a row does not see is not even multiplied by zero. */
 static void value_span(const struct item *it, struct work *w, uint32_t r0, uint32_t rows,
@@ -445,8 +178,9 @@ static void value_span(const struct item *it, struct work *w, uint32_t r0, uint3
 static void value_all(const struct item *it, struct work *w, bool half, uint32_t strip,
 	uint32_t from, uint32_t to)
 {
-	for (uint32_t r = 0; r < it->n_row; r += VALUE_ROWS)
-		value_span(it, w, r, min_u32(it->n_row - r, VALUE_ROWS), half, strip, from, to);
+	uint32_t rows = value_tile_rows(it->n_row);
+	for (uint32_t r = 0; r < it->n_row; r += rows)
+		value_span(it, w, r, min_u32(it->n_row - r, rows), half, strip, from, to);
 }
 
 /* Where the values of the strip's keys [from, to) lie; after them, for who asks ahead, any. */

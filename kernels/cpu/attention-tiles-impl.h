@@ -1,0 +1,151 @@
+/* Rows against keys, and against values, over sixteen lanes: tiles of SCORE_ROWS by SCORE_VECS and
+ * of VALUE_ROWS by VALUE_VECS, which attention-<isa>.c defines as they fit its registers. */
+
+/* `vecs` groups of keys against `rows` rows: these and `half` are constants wherever this is
+ * expanded. */
+ALWAYS_INLINE void score_rows(uint32_t rows, uint32_t vecs, bool half, const struct keys *keys,
+	bool ask, const float *q, uint32_t n_row, uint32_t n, float *s)
+{
+	vf acc[SCORE_ROWS][SCORE_VECS];
+	UNROLL
+	for (uint32_t r = 0; r < rows; r++)
+		UNROLL
+		for (uint32_t j = 0; j < vecs; j++)
+			acc[r][j] = vf_set1(0);
+	for (uint32_t d = 0; d < n; d++) {
+		vf key[SCORE_VECS];
+		UNROLL
+		for (uint32_t j = 0; j < vecs; j++)
+			key[j] = load_vec(half, keys->k[j] + d * keys->stride);
+		if (ask)
+			UNROLL
+			for (uint32_t j = 0; j < vecs; j++)
+				__builtin_prefetch(keys->next[j] + d * keys->stride);
+		UNROLL
+		for (uint32_t r = 0; r < rows; r++) {
+			vf x = vf_set1(q[d * n_row + r]);
+			UNROLL
+			for (uint32_t j = 0; j < vecs; j++)
+				acc[r][j] = vf_fma(x, key[j], acc[r][j]);
+		}
+	}
+	UNROLL
+	for (uint32_t r = 0; r < rows; r++)
+		UNROLL
+		for (uint32_t j = 0; j < vecs; j++)
+			vf_store(s + r * STRIP + j * VF_N, acc[r][j]);
+}
+
+ALWAYS_INLINE void score_group(uint32_t vecs, const struct keys *keys, const float *q,
+	uint32_t n_row, uint32_t n, float *s)
+{
+	for (uint32_t r = 0; r < n_row; r += SCORE_ROWS) {
+		const float *at = q + r;
+		float *to = s + r * STRIP;
+		bool ask = r == 0 && keys->next[0];
+		switch (min_u32(n_row - r, SCORE_ROWS)) {
+#define CASE(c) \
+	case c: \
+		if (keys->half) \
+			score_rows(c <= SCORE_ROWS ? c : 1, vecs, true, keys, ask, at, n_row, n, \
+				to); \
+		else \
+			score_rows(c <= SCORE_ROWS ? c : 1, vecs, false, keys, ask, at, n_row, n, \
+				to); \
+		break;
+			CASE(1)
+			CASE(2)
+			CASE(3)
+			CASE(4)
+			CASE(5)
+			CASE(6)
+#undef CASE
+		}
+	}
+}
+
+/* `vecs` is SCORE_VECS or 1. */
+static void score_keys(uint32_t vecs, const struct keys *keys, const float *q, uint32_t n_row,
+	uint32_t n, float *s)
+{
+	if (vecs == 1)
+		score_group(1, keys, q, n_row, n, s);
+	else
+		score_group(SCORE_VECS, keys, q, n_row, n, s);
+}
+
+/* Rows of a tile, of n. */
+static uint32_t value_tile_rows(uint32_t n)
+{
+	(void)n;
+	return VALUE_ROWS;
+}
+
+/* acc += p * v over the strip's keys [from, to); rows, vecs and half are constants where expanded. */
+ALWAYS_INLINE void value_rows(uint32_t rows, uint32_t vecs, bool half, float *const *part,
+	uint32_t dim0, const float *p, const char *const *v_row, uint32_t from, uint32_t to)
+{
+	size_t at = dim0 * elem_len(half), step = VF_N * elem_len(half);
+	vf acc[VALUE_ROWS][VALUE_VECS];
+	UNROLL
+	for (uint32_t r = 0; r < rows; r++)
+		UNROLL
+		for (uint32_t j = 0; j < vecs; j++)
+			acc[r][j] = vf_load(part[r] + PART_HEAD + dim0 + j * VF_N);
+	for (uint32_t t = from; t < to; t++) {
+		const char *v = v_row[t] + at;
+		vf val[VALUE_VECS];
+		UNROLL
+		for (uint32_t j = 0; j < vecs; j++)
+			val[j] = load_vec(half, v + j * step);
+		UNROLL
+		for (uint32_t j = 0; j < vecs; j++)
+			__builtin_prefetch(v_row[t + AHEAD] + at + j * step);
+		UNROLL
+		for (uint32_t r = 0; r < rows; r++) {
+			vf w = vf_set1(p[r * STRIP + t]);
+			UNROLL
+			for (uint32_t j = 0; j < vecs; j++)
+				acc[r][j] = vf_fma(w, val[j], acc[r][j]);
+		}
+	}
+	UNROLL
+	for (uint32_t r = 0; r < rows; r++)
+		UNROLL
+		for (uint32_t j = 0; j < vecs; j++)
+			vf_store(part[r] + PART_HEAD + dim0 + j * VF_N, acc[r][j]);
+}
+
+/* All dimensions, for a constant number of rows. */
+ALWAYS_INLINE void value_dims(uint32_t rows, bool half, float *const *part, uint32_t dim,
+	const float *p, const char *const *v_row, uint32_t from, uint32_t to)
+{
+	uint32_t d = 0;
+	for (; d + VALUE_VECS * VF_N <= dim; d += VALUE_VECS * VF_N)
+		value_rows(rows, VALUE_VECS, half, part, d, p, v_row, from, to);
+	for (; d < dim; d += VF_N)
+		value_rows(rows, 1, half, part, d, p, v_row, from, to);
+}
+
+static void value_set(uint32_t rows, bool half, float *const *part, uint32_t dim, const float *p,
+	const char *const *v_row, uint32_t from, uint32_t to)
+{
+	if (from >= to)
+		return;
+	switch (rows) {
+#define CASE(c) \
+	case c: \
+		if (half) \
+			value_dims(c <= VALUE_ROWS ? c : 1, true, part, dim, p, v_row, from, to); \
+		else \
+			value_dims(c <= VALUE_ROWS ? c : 1, false, part, dim, p, v_row, from, to); \
+		break;
+		CASE(1)
+		CASE(2)
+		CASE(3)
+		CASE(4)
+		CASE(5)
+		CASE(6)
+#undef CASE
+	}
+}
