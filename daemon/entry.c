@@ -111,14 +111,18 @@ static void prepare_status(struct nsv_session *se, struct nsv_job *job)
 
 static void drain(struct nsv_session *se, struct nsv_job *job)
 {
+	struct nsv_server *s = se->server;
+
 	if (!nsv_policy_is_operator(se->fd)) {
 		job->code = nsv_fail(&job->err, NSV_E_DENIED,
 			"only root, the daemon's own user and members of its group may drain it");
 		return;
 	}
-	se->server->draining = job->target_id == NSV_DRAIN_ON;
+	if (!s->draining)
+		s->drain_ns = nsv_now_ns();
+	s->draining = job->target_id == NSV_DRAIN_ON;
 	nsv_info("user %u, process %d: %s", se->uid, se->pid,
-		se->server->draining ? "drain" : "drain no longer");
+		s->draining ? "drain" : "drain no longer");
 }
 
 /* Is it answered by the server itself, without the tokenizer? */

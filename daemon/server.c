@@ -404,11 +404,12 @@ static void spin(struct nsv_server *s)
 	}
 }
 
-/* Has every request that began ended? */
+/* Has every request that began before the drain ended? Texts are tokenized and states told as
+ * before; an answer to who asked later, and perhaps never reads it, is not waited for. */
 static bool is_drained(const struct nsv_server *s)
 {
 	for (const struct nsv_session *se = s->sessions; se; se = se->next)
-		if (se->state == NSV_SESSION_OPEN && nsv_session_is_busy(se))
+		if (se->state == NSV_SESSION_OPEN && nsv_session_is_busy(se, s->drain_ns))
 			return false;
 	return true;
 }
@@ -474,6 +475,7 @@ void nsv_server_deinit(struct nsv_server *s)
 		if (se->state == NSV_SESSION_OPEN && !go_on)
 			nsv_channel_say_end(&se->ch, NSV_E_STOPPING);
 		se->state = NSV_SESSION_CLOSING;
+		se->is_left = true;
 		nsv_session_free(se);
 	}
 	nsv_mailbox_deinit(&s->inbox);

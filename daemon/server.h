@@ -43,6 +43,7 @@ struct nsv_server {
 	/* No request begins, and the end comes after the last. Of this daemon alone: one that comes
 	 * after a crash serves. */
 	bool draining;
+	uint64_t drain_ns; /* since when */
 	int exit_code;
 };
 

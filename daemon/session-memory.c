@@ -17,10 +17,11 @@ static void build(struct nsv_session *se)
 	se->memory_msg.kind = NSV_MSG_BUILT;
 }
 
-/* A message in a vault may keep the descriptors for a while, but not the memory. */
+/* A message in a vault may keep the descriptors for a while, and a client that does not go its
+ * mappings for ever, but not the memory: it is the daemon's, and nobody's quota has it any more. */
 static void tear_down(struct nsv_session *se)
 {
-	if (se->was_in_vault)
+	if (!se->is_left)
 		nsv_channel_empty(&se->ch);
 	nsv_channel_deinit(&se->ch);
 	se->memory_msg.kind = NSV_MSG_TORN_DOWN;

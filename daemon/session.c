@@ -126,8 +126,7 @@ void nsv_session_free(struct nsv_session *se)
 		se->next->prev = se->prev;
 	s->n_session--;
 	free_requests(se);
-	se->was_in_vault = s->vaults.on && se->place.vault;
-	if (se->was_in_vault) {
+	if (s->vaults.on && se->place.vault) {
 		nsv_vaults_remove(&s->vaults, &se->place);
 		nsv_server_tend_vaults(s);
 	}
@@ -540,11 +539,12 @@ void nsv_session_taken(struct nsv_session *se)
 	nsv_channel_ring(&se->ch, &se->ch.io.rung);
 }
 
-bool nsv_session_is_busy(const struct nsv_session *se)
+bool nsv_session_is_busy(const struct nsv_session *se, uint64_t before_ns)
 {
 	for (uint32_t i = 0; i < se->ch.geom.n_slot; i++) {
 		const struct nsv_session_slot *slot = &se->slots[i];
-		if (slot->phase != NSV_PHASE_FREE && !nsv_session_slot_ended(se, slot))
+		if (slot->phase != NSV_PHASE_FREE && !nsv_session_slot_ended(se, slot) &&
+			slot->job->start_ns <= before_ns)
 			return true;
 	}
 	return false;

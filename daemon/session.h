@@ -57,7 +57,8 @@ struct nsv_session {
 	struct nsv_channel ch; /* the memory worker's while that has memory_msg */
 	struct nsv_msg memory_msg;
 	int built; /* its answer: 0 or -errno */
-	bool is_building, was_in_vault;
+	bool is_building;
+	bool is_left; /* for the next daemon, or to its client: what is in its regions stays */
 	struct nsv_session_slot *slots; /* (ch.geom.n_slot) */
 	uint32_t n_preparing;           /* requests that the worker holds */
 	bool is_ready, is_hot, source_gone, engine_gone;
@@ -80,8 +81,8 @@ uint64_t nsv_session_memory_left(const struct nsv_memory *m);
 void nsv_session_welcome(struct nsv_session *se);
 /* Looks at an open session: entries, acknowledgements, outputs. true: there is more. */
 bool nsv_session_visit(struct nsv_session *se);
-/* Has it a request that has not ended, or an output that still flows? */
-bool nsv_session_is_busy(const struct nsv_session *se);
+/* Has it a request, or an output, that began before then and has not ended? */
+bool nsv_session_is_busy(const struct nsv_session *se, uint64_t before_ns);
 /* Puts it on the server's list of sessions to visit. */
 void nsv_session_make_ready(struct nsv_session *se);
 /* Drops it when it has waited for too long, for its hello or for a vault. */

@@ -15,7 +15,7 @@
  * twice, which their session id tells.
  *
  * What lies in a vault keeps a reference: a session's end must shut its socket down, and free its
- * memory by a hole (nsv_vault_remove does not). The io thread owns all of it. */
+ * memory by a hole (nsv_vaults_remove does not). The io thread owns all of it. */
 #ifndef NSV_DAEMON_VAULT_H
 #define NSV_DAEMON_VAULT_H
 

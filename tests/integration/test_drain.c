@@ -40,6 +40,17 @@ static struct nsv_client_params long_answer(void)
 	return p;
 }
 
+static struct nsv_client *open_narrow(const char *socket)
+{
+	struct nsv_client_options o;
+	struct nsv_client *client = NULL;
+
+	nsv_ask_options(&o);
+	o.n_token = LOG_TOKENS;
+	assert_int_equal(nsv_client_open(socket, &o, NULL, 0, &client), 0);
+	return client;
+}
+
 /* A stream that is under way for sure: nobody has read all of it. */
 struct stream {
 	struct nsv_client *client;
@@ -51,12 +62,8 @@ static struct stream begin_stream(const char *socket)
 {
 	struct nsv_client_params p = long_answer();
 	struct nsv_client_chunk chunk = {.size = sizeof(chunk)};
-	struct nsv_client_options o;
-	struct stream s = {0};
+	struct stream s = {.client = open_narrow(socket)};
 
-	nsv_ask_options(&o);
-	o.n_token = LOG_TOKENS;
-	assert_int_equal(nsv_client_open(socket, &o, NULL, 0, &s.client), 0);
 	assert_int_equal(nsv_client_submit_text(s.client, "go", 2, &p, &s.request), 0);
 	assert_int_equal(nsv_request_next(s.request, NSV_HANG_MS, &chunk), 1);
 	s.n_token = chunk.n_token;
@@ -218,6 +225,26 @@ static void test_taken_back(void **state)
 	nsv_serve_end(&served);
 }
 
+/* Outputs that are asked for later, and never read, hold up nobody. */
+static void test_later_outputs_are_not_waited_for(void **state)
+{
+	struct nsv_client *client;
+	(void)state;
+
+	nsv_serve(&served, "{}");
+	struct stream s = begin_stream(served.daemon.socket);
+	client = open_narrow(served.daemon.socket);
+	assert_int_equal(drain(client, 1), 0);
+	(void)begin_output(client);
+	(void)begin_output(client);
+	assert_true(is_draining(client)); /* they have begun */
+	end_stream(&s);
+	assert_true(NSV_WAIT_FOR(nsv_test_daemon_logged(&served.daemon, "drained: stopping")));
+	assert_int_equal(wait_for_exit(), 0);
+	nsv_client_close(client);
+	nsv_client_close(s.client);
+}
+
 /* The time given is all of it, also where the daemon stops to answer. */
 static void test_in_the_time_given(void **state)
 {
@@ -351,6 +378,7 @@ int main(void)
 		cmocka_unit_test(test_what_runs_ends_and_nothing_begins),
 		cmocka_unit_test(test_what_was_written_can_be_read),
 		cmocka_unit_test(test_taken_back),
+		cmocka_unit_test(test_later_outputs_are_not_waited_for),
 		cmocka_unit_test(test_in_the_time_given),
 		cmocka_unit_test(test_idle),
 		cmocka_unit_test(test_who_may_ask),

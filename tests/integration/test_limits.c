@@ -391,6 +391,33 @@ static void test_quotas_are_a_users_own_and_have_names(void **state)
 	assert_int_equal(nsv_serve_stop(&served), 0);
 }
 
+static long pages_of(int fd)
+{
+	struct stat st;
+
+	assert_int_equal(fstat(fd, &st), 0);
+	return st.st_blocks / (NSV_PAGE / 512);
+}
+
+/* A client that hangs up but keeps its mappings does not keep the daemon's memory. */
+static void test_mappings_keep_no_memory(void **state)
+{
+	struct nsv_raw r;
+	(void)state;
+
+	nsv_serve(&served, "{}");
+	assert_int_equal(nsv_raw_open(&r, served.daemon.socket,
+				 &(struct nsv_geom){.n_slot = 4, .arena_len = 1u << 20}),
+		0);
+	assert_true(pages_of(r.up_region.fd) >= 256);
+	close(r.fd);
+	r.fd = -1;
+	assert_true(NSV_WAIT_FOR(pages_of(r.up_region.fd) == 0));
+	assert_true(NSV_WAIT_FOR(pages_of(r.down_region.fd) == 1));
+	nsv_raw_close(&r);
+	nsv_serve_end(&served);
+}
+
 static int hello(const struct nsv_geom *want)
 {
 	struct nsv_hello h = nsv_hello_make(want);
@@ -462,6 +489,7 @@ int main(void)
 		cmocka_unit_test(test_regions_beyond_the_size_of_files),
 		cmocka_unit_test(test_descriptors_have_a_quota),
 		cmocka_unit_test(test_quotas_are_a_users_own_and_have_names),
+		cmocka_unit_test(test_mappings_keep_no_memory),
 		cmocka_unit_test(test_a_quota_comes_back_with_the_memory),
 	};
 
