@@ -184,7 +184,8 @@ check-abi: $(B)/libnanoserve-client.so ## the public headers alone as C11 and C+
 update-abi: $(B)/libnanoserve-client.so ## take the library's binary interface as the one that programs rely on
 	@tests/abi/abi.sh update $<
 
-lint: ## cppcheck and shellcheck
+lint: ## cppcheck (some minutes) and shellcheck
+	@tests/tools/install-deps.sh lint
 	cppcheck --quiet -j2 --enable=warning,performance,portability --inline-suppr --suppress=missingIncludeSystem \
 		--error-exitcode=1 -I. -Iclient/include shm kernels/*.c kernels/ref kernels/cpu cache client daemon
 	shellcheck tests/tools/*.sh tests/abi/*.sh .ci/run
@@ -216,7 +217,7 @@ soak: $(B)/tests/unit/daemon/test_sched_soak ## drive scheduler, cache and audit
 	@NANOSERVE_SOAK_STEPS=$(STEPS) $<
 
 NAME ?= cpu
-bench: all $(B)/bench/$(NAME) ## measure NAME=adopt|batch|cpu|forward|ipc|prefix|read|sample|sched: a table, and build/bench/NAME.json
+bench: all $(B)/bench/$(NAME) ## measure NAME=adopt|batch|cpu|forward|ipc|prefix|read|sample|sched, or attention (CUDA): a table, and build/bench/NAME.json
 	@mkdir -p build/bench
 	@$(B)/bench/$(NAME)
 
