@@ -134,8 +134,10 @@ static void submit(struct nsv_session *se, struct nsv_session_slot *slot)
 	uint32_t n = first->n_branch;
 
 	first->gen.seed = choose_seed(&first->wish.params);
-	copy_to_branches(se, slot);
-	if (first->code != NSV_E_OK || !fits(se, first, count_live(slot, n))) {
+	/* What fits the context is quick to copy; what does not may be 16 times 16 MiB. */
+	if (first->code == NSV_E_OK && fits(se, first, count_live(slot, n)))
+		copy_to_branches(se, slot);
+	if (first->code != NSV_E_OK) {
 		refuse_branches(se, slot);
 		return;
 	}

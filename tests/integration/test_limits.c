@@ -91,6 +91,36 @@ static void test_unread_outputs_are_charged(void **state)
 	nsv_serve_end(&served);
 }
 
+/* A prompt that is too long is not copied for each of its answers before that is said. */
+static void test_what_cannot_begin_is_not_copied(void **state)
+{
+	enum { LEN = 1 << 20, N = 16 };
+	struct nsv_geom want = {.n_slot = N, .arena_len = 2 * LEN, .n_token = 64, .text_len = 1024};
+	struct nsv_params params = nsv_raw_endless;
+	struct nsv_sqe sqe = {.op = NSV_OP_SUBMIT,
+		.request_id = 1,
+		.prompt_off = sizeof(params),
+		.prompt_len = LEN,
+		.params_len = sizeof(params)};
+	struct nsv_raw r;
+	struct nsv_cqe c;
+	(void)state;
+
+	nsv_serve(&served, "{\"limits\": {\"memory_mib\": 16}}");
+	assert_int_equal(nsv_raw_open(&r, served.daemon.socket, &want), 0);
+	params.n_branch = N;
+	memcpy(r.up.arena, &params, sizeof(params));
+	memset(r.up.arena + sizeof(params), 'a', LEN);
+	nsv_raw_put(&r, &sqe);
+	for (uint32_t i = 0; i < N; i++) {
+		assert_true(nsv_raw_next(&r, &c));
+		assert_int_equal(c.kind, NSV_CQE_ERROR);
+		assert_int_equal(c.code, NSV_E_CONTEXT);
+	}
+	nsv_raw_close(&r);
+	nsv_serve_end(&served);
+}
+
 /* ---- Descriptors */
 
 static bool is_open_there(int fd)
@@ -483,6 +513,7 @@ int main(void)
 		cmocka_unit_test(test_idle_clients_hold_no_place),
 		cmocka_unit_test(test_idle_clients_hold_no_quota),
 		cmocka_unit_test(test_unread_outputs_are_charged),
+		cmocka_unit_test(test_what_cannot_begin_is_not_copied),
 		cmocka_unit_test(test_no_descriptor_for_a_connection),
 		cmocka_unit_test(test_no_descriptors_for_a_session),
 		cmocka_unit_test(test_no_vault_for_a_session),
