@@ -20,7 +20,7 @@
 #define WRONG 3	   /* anything else */
 
 static struct nsv_test_daemon served;
-static char model[64], config[64];
+static char config[64];
 
 /* A process with these ids asks once. */
 struct person {
@@ -30,27 +30,13 @@ struct person {
 	gid_t groups[200];
 };
 
-static int start(void **state)
-{
-	(void)state;
-	t_seed();
-	nsv_tiny_model(model, sizeof(model));
-	return 0;
-}
-
-static int stop(void **state)
-{
-	(void)state;
-	return unlink(model);
-}
-
 /* A daemon whose socket everybody can open. */
 static void serve(const char *json)
 {
 	const char *extra[] = {"--kv-blocks", "64", "--threads", "1", "--config", config, NULL};
 
 	assert_int_equal(nsv_test_config(config, sizeof(config), json), 0);
-	assert_int_equal(nsv_test_daemon_start(&served, model, extra), 0);
+	assert_int_equal(nsv_test_daemon_start(&served, nsv_tiny_path, extra), 0);
 	assert_int_equal(nsv_test_daemon_let_all(&served), 0);
 }
 
@@ -90,7 +76,8 @@ static int as(const struct person *p)
 	fflush(stdout);
 	pid_t pid = fork();
 	if (pid == 0)
-		_exit(setgroups(p->n_group, p->groups) < 0 || setresgid(p->gid, p->gid, p->gid) < 0 ||
+		_exit(setgroups(p->n_group, p->groups) < 0 ||
+					setresgid(p->gid, p->gid, p->gid) < 0 ||
 					setresuid(p->uid, p->uid, p->uid) < 0
 				? WRONG
 				: ask());
@@ -180,5 +167,5 @@ int main(void)
 		cmocka_unit_test(test_nobody),
 	};
 
-	return cmocka_run_group_tests(tests, start, stop);
+	return cmocka_run_group_tests(tests, nsv_tiny_setup, nsv_tiny_teardown);
 }

@@ -19,21 +19,7 @@
 #include "tests/tools/tiny.h"
 #include "tests/tools/wait.h"
 
-static char model[64];
 static char out[65536], err[65536];
-
-static int make_model(void **state)
-{
-	(void)state;
-	nsv_tiny_model(model, sizeof(model));
-	return 0;
-}
-
-static int remove_model(void **state)
-{
-	(void)state;
-	return unlink(model);
-}
 
 /* ---- Starts that fail */
 
@@ -51,7 +37,7 @@ static void expect_start_failure(const char *path, int status, const char *sente
 static void test_models_that_cannot_be_loaded(void **state)
 {
 	char cut[] = "/tmp/nanoserve-cut-XXXXXX", noise[] = "/tmp/nanoserve-noise-XXXXXX";
-	int fd = mkstemp(cut), from = open(model, O_RDONLY | O_CLOEXEC);
+	int fd = mkstemp(cut), from = open(nsv_tiny_path, O_RDONLY | O_CLOEXEC);
 	(void)state;
 
 	ssize_t n = read(from, out, sizeof(out));
@@ -77,13 +63,14 @@ static void test_an_unreadable_model(void **state)
 	if (geteuid() != 0)
 		skip();
 	/* as another user, who may not read it; the program must be reachable for that user */
-	chmod(model, 0600);
+	chmod(nsv_tiny_path, 0600);
 	int log[2];
 	assert_int_equal(pipe(log), 0);
 	int exe = open(nsv_test_program("nanoserved"), O_RDONLY);
 	pid_t pid = fork();
 	if (pid == 0) {
-		char *argv[] = {"nanoserved", "--model", model, "--socket", "/tmp/nanoserve-none.sock", NULL};
+		char *argv[] = {"nanoserved", "--model", nsv_tiny_path, "--socket",
+			"/tmp/nanoserve-none.sock", NULL};
 		dup2(log[1], STDERR_FILENO);
 		if (setgid(65534) == 0 && setuid(65534) == 0)
 			fexecve(exe, argv, (char *[]){NULL});
@@ -102,13 +89,13 @@ static void test_an_unreadable_model(void **state)
 static void test_wrong_usage(void **state)
 {
 	const char *no_model[] = {nsv_test_program("nanoserved"), NULL};
-	const char *no_socket[] = {nsv_test_program("nanoserved"), "--model", model, NULL};
-	const char *backend[] = {nsv_test_program("nanoserved"), "--model", model, "--socket",
-		"/tmp/nanoserve-none.sock", "--backend", "abacus", NULL};
-	const char *dtype[] = {nsv_test_program("nanoserved"), "--model", model, "--socket",
+	const char *no_socket[] = {nsv_test_program("nanoserved"), "--model", nsv_tiny_path, NULL};
+	const char *backend[] = {nsv_test_program("nanoserved"), "--model", nsv_tiny_path,
+		"--socket", "/tmp/nanoserve-none.sock", "--backend", "abacus", NULL};
+	const char *dtype[] = {nsv_test_program("nanoserved"), "--model", nsv_tiny_path, "--socket",
 		"/tmp/nanoserve-none.sock", "--kv-dtype", "f8", NULL};
-	const char *blocks[] = {nsv_test_program("nanoserved"), "--model", model, "--socket",
-		"/tmp/nanoserve-none.sock", "--kv-blocks", "1000000000", NULL};
+	const char *blocks[] = {nsv_test_program("nanoserved"), "--model", nsv_tiny_path,
+		"--socket", "/tmp/nanoserve-none.sock", "--kv-blocks", "1000000000", NULL};
 	(void)state;
 
 	assert_int_equal(nsv_test_run(no_model, NULL, out, sizeof(out), err, sizeof(err)), 2);
@@ -129,8 +116,9 @@ static void test_a_socket_is_served_once(void **state)
 	struct nsv_test_daemon d;
 	(void)state;
 
-	assert_int_equal(nsv_test_daemon_start(&d, model, NULL), 0);
-	const char *second[] = {nsv_test_program("nanoserved"), "--model", model, "--socket", d.socket, NULL};
+	assert_int_equal(nsv_test_daemon_start(&d, nsv_tiny_path, NULL), 0);
+	const char *second[] = {nsv_test_program("nanoserved"), "--model", nsv_tiny_path,
+		"--socket", d.socket, NULL};
 	assert_int_equal(nsv_test_run(second, NULL, out, sizeof(out), err, sizeof(err)), 1);
 	assert_non_null(strstr(err, "another daemon"));
 	/* one that was killed leaves its file; the next one takes the place */
@@ -140,7 +128,8 @@ static void test_a_socket_is_served_once(void **state)
 	struct nsv_test_daemon next = d;
 	next.pid = fork();
 	if (next.pid == 0) {
-		execl(second[0], second[0], "--model", model, "--socket", d.socket, (char *)NULL);
+		execl(second[0], second[0], "--model", nsv_tiny_path, "--socket", d.socket,
+			(char *)NULL);
 		_exit(127);
 	}
 	struct nsv_client *client = NULL;
@@ -162,7 +151,7 @@ static void test_a_stop_in_mid_stream(void **state)
 		struct nsv_request *r;
 		struct nsv_client_chunk chunk = {.size = sizeof(chunk)};
 		int ret;
-		assert_int_equal(nsv_test_daemon_start(&d, model, NULL), 0);
+		assert_int_equal(nsv_test_daemon_start(&d, nsv_tiny_path, NULL), 0);
 		struct nsv_client *client = nsv_ask_open(d.socket);
 		nsv_client_params_init(&p);
 		p.flags = NSV_CLIENT_IGNORE_END;
@@ -192,7 +181,7 @@ static void test_the_service_manager_is_told(void **state)
 	int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
 	assert_int_equal(bind(fd, (struct sockaddr *)&addr, sizeof(addr)), 0);
 	setenv("NOTIFY_SOCKET", addr.sun_path, 1);
-	assert_int_equal(nsv_test_daemon_start(&d, model, NULL), 0);
+	assert_int_equal(nsv_test_daemon_start(&d, nsv_tiny_path, NULL), 0);
 	unsetenv("NOTIFY_SOCKET");
 	assert_int_equal(nsv_test_daemon_stop(&d, SIGTERM), 0);
 	while ((n = recv(fd, text, sizeof(text) - 1, MSG_DONTWAIT)) > 0) {
@@ -215,7 +204,7 @@ static void test_an_idle_daemon_sleeps(void **state)
 	struct nsv_answer *a = malloc(sizeof(*a));
 	(void)state;
 
-	assert_int_equal(nsv_test_daemon_start(&d, model, NULL), 0);
+	assert_int_equal(nsv_test_daemon_start(&d, nsv_tiny_path, NULL), 0);
 	struct nsv_client *client = nsv_ask_open(d.socket);
 	nsv_client_params_init(&p);
 	p.max_tokens = 20;
@@ -262,7 +251,7 @@ static void test_the_command_line(void **state)
 	struct nsv_test_daemon d;
 	(void)state;
 
-	assert_int_equal(nsv_test_daemon_start(&d, model, NULL), 0);
+	assert_int_equal(nsv_test_daemon_start(&d, nsv_tiny_path, NULL), 0);
 	assert_int_equal(CLI(&d, NULL, "generate", "--raw", "-n", "5", "--json", "--logprobs", "2",
 				 "--seed", "3", "--temperature", "0.9", "--ignore-end", "abc"),
 		0);
@@ -303,7 +292,7 @@ static void test_backends_are_forced(void **state)
 			setenv("NANOSERVE_BACKEND", names[i], 1);
 			extra[0] = NULL;
 		}
-		assert_int_equal(nsv_test_daemon_start(&d, model, extra), 0);
+		assert_int_equal(nsv_test_daemon_start(&d, nsv_tiny_path, extra), 0);
 		unsetenv("NANOSERVE_BACKEND");
 		assert_int_equal(CLI(&d, NULL, "status", "--json"), 0);
 		json_t *o = json_loads(out, 0, NULL);
@@ -337,5 +326,5 @@ int main(void)
 		cmocka_unit_test(test_backends_are_forced),
 	};
 
-	return cmocka_run_group_tests(tests, make_model, remove_model);
+	return cmocka_run_group_tests(tests, nsv_tiny_setup, nsv_tiny_teardown);
 }

@@ -1,6 +1,12 @@
 /* Shape and seed of the tiny model. */
 #include "tests/tools/tiny.h"
 
+#include <unistd.h>
+
+#include "tests/tools/rnd.h"
+
+char nsv_tiny_path[64];
+
 void nsv_tiny_model(char *path, size_t len)
 {
 	nsv_tiny_model_of(path, len, NSV_TINY_CONTEXT);
@@ -32,4 +38,18 @@ void nsv_tiny_model_shaped(
 		abort();
 	close(fd);
 	free(file);
+}
+
+int nsv_tiny_setup(void **state)
+{
+	(void)state;
+	t_seed();
+	nsv_tiny_model(nsv_tiny_path, sizeof(nsv_tiny_path));
+	return 0;
+}
+
+int nsv_tiny_teardown(void **state)
+{
+	(void)state;
+	return unlink(nsv_tiny_path);
 }

@@ -14,4 +14,10 @@ void nsv_tiny_model_of(char *path, size_t len, uint32_t n_context);
 void nsv_tiny_model_shaped(
 	char *path, size_t len, const struct nsv_tiny_llama *shape, uint64_t seed);
 
+/* For a group of tests with one such model: its setup, which seeds their random numbers too, its
+ * teardown, and where the model is. */
+extern char nsv_tiny_path[64];
+int nsv_tiny_setup(void **state);
+int nsv_tiny_teardown(void **state);
+
 #endif
