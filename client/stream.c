@@ -30,7 +30,8 @@ static int pull(struct nsv_request *r)
 		uint32_t had = (uint32_t)nsv_min_u64(n, s->skip);
 		if (grow(s, n - had) < 0)
 			return nsv_fail(&r->client->err, -ENOMEM, "out of memory");
-		nsv_log_get(s->log, s->n, s->size, s->read + had, s->buf + s->len * s->size, n - had);
+		nsv_log_get(
+			s->log, s->n, s->size, s->read + had, s->buf + s->len * s->size, n - had);
 		s->len += n - had;
 		s->skip -= had;
 		s->read = s->end;

@@ -142,8 +142,8 @@ static int set_ids_json(
 		char number[24];
 		snprintf(number, sizeof(number), "%lld", (long long)json_integer_value(item));
 		if (json_is_string(item) || json_is_integer(item))
-			ret = add_id(ids, k, json_is_string(item) ? json_string_value(item) : number,
-				err);
+			ret = add_id(ids, k,
+				json_is_string(item) ? json_string_value(item) : number, err);
 		else
 			ret = nsv_fail(err, -EINVAL, "%s: item %zu is neither a name nor a number",
 				k->name, i);
@@ -174,8 +174,8 @@ static int set_size(struct nsv_config *c, const struct key *k, const char *name,
 	unsigned long long n = strtoull(text, &end, 10);
 	int shift = strcmp(end, "MiB") == 0 ? 20 : strcmp(end, "GiB") == 0 ? 30 : 0;
 	if (errno || !shift || text[0] < '0' || text[0] > '9' || n == 0 || n >> (63 - shift))
-		return nsv_fail(err, -EINVAL, "%s is \"%.64s\": a size as 512MiB or 4GiB is expected",
-			name, text);
+		return nsv_fail(err, -EINVAL,
+			"%s is \"%.64s\": a size as 512MiB or 4GiB is expected", name, text);
 	*(uint64_t *)((char *)c + k->off) = (uint64_t)n << shift;
 	return 0;
 }

@@ -280,7 +280,8 @@ static int name_ends(struct nsv_engine *e, const struct nsv_tok *tok)
 	int ret = 0;
 
 	for (int32_t id = 0; ret == 0 && id < nsv_tok_n_vocab(tok); id++)
-		for (uint32_t i = 0; ret == 0 && nsv_tok_is_end(tok, id) && i < e->info.threads; i++)
+		for (uint32_t i = 0; ret == 0 && nsv_tok_is_end(tok, id) && i < e->info.threads;
+			i++)
 			ret = nsv_sampler_add_end(&e->samplers[i], id);
 	return ret;
 }
@@ -297,7 +298,8 @@ int nsv_engine_set_tok(struct nsv_engine *e, const struct nsv_tok *tok, struct n
 		return ret;
 	ret = name_ends(e, tok);
 	if (ret < 0)
-		return nsv_fail(err, ret, "the vocabulary has more than %u end tokens", NSV_MAX_END);
+		return nsv_fail(
+			err, ret, "the vocabulary has more than %u end tokens", NSV_MAX_END);
 	e->tok = tok;
 	e->info.text_need = 3 * (longest + 4) + NSV_MAX_STOP_LEN + 16;
 	e->text = calloc(2, e->info.text_need);

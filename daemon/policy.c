@@ -116,7 +116,8 @@ int nsv_policy_check(
 		return ret;
 	return ret > 0 ? 0
 		       : nsv_fail(err, NSV_E_DENIED,
-				 "user %u is not among the users and groups that this daemon serves",
+				 "user %u is not among the users and groups that this "
+				 "daemon serves",
 				 peer->uid);
 }
 

@@ -81,8 +81,8 @@ static struct nsv_vault_place *found_session(void *user, const struct nsv_vault_
 	}
 	if (ret == 0 && a->by_rec[found->rec]) /* a vault was being emptied: it is in two */
 		return &a->by_rec[found->rec]->place;
-	struct nsv_session *se = ret == 0 ? nsv_session_alloc(a->server, found->fds[NSV_VAULT_SOCKET])
-					  : NULL;
+	struct nsv_session *se =
+		ret == 0 ? nsv_session_alloc(a->server, found->fds[NSV_VAULT_SOCKET]) : NULL;
 	if (se) {
 		se->place = *found;
 		se->rec = found->rec;

@@ -309,7 +309,8 @@ static size_t collect_fds(struct msghdr *msg, int *ret_fds)
 	for (struct cmsghdr *c = CMSG_FIRSTHDR(msg); c; c = CMSG_NXTHDR(msg, c)) {
 		if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS)
 			continue;
-		size_t more = nsv_min((c->cmsg_len - CMSG_LEN(0)) / sizeof(int), NSV_VAULT_N_FD - n);
+		size_t more =
+			nsv_min((c->cmsg_len - CMSG_LEN(0)) / sizeof(int), NSV_VAULT_N_FD - n);
 		memcpy(ret_fds + n, CMSG_DATA(c), more * sizeof(int));
 		n += more;
 	}

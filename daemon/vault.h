@@ -5,7 +5,8 @@
  * descriptors (socket, `up`, `down`) as SCM_RIGHTS: about 278 of them a pair, for microseconds
  * each, where the store itself would compare every descriptor with every other.
  *
- *     COMING --barrier--> READY --the first is full--> OPEN --full--> CLOSED --all moved--> forgotten
+ *     COMING --barrier--> READY --the first is full--> OPEN --full--> CLOSED
+ *     CLOSED --all moved--> forgotten
  *
  * A session counts as safe only in a vault that a barrier has confirmed, so the next one comes
  * before it is needed. A successor looks at the messages without taking them (MSG_PEEK with

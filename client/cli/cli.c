@@ -96,8 +96,9 @@ int cli_open(const struct cli *cli, size_t need, uint32_t n_slot, struct nsv_cli
 	if (code != EXIT_DONE)
 		cli_failed(cli, "%s", text);
 	if (code == EXIT_NO_DAEMON)
-		fprintf(stderr, "`nanoserved --model FILE --socket PATH` starts one; --socket PATH, "
-				"before the command, or $NANOSERVE_SOCKET says where it is\n");
+		fprintf(stderr,
+			"`nanoserved --model FILE --socket PATH` starts one; --socket PATH, "
+			"before the command, or $NANOSERVE_SOCKET says where it is\n");
 	return code;
 }
 

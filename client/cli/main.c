@@ -29,8 +29,8 @@ static const struct command commands[] = {
 		"                        which may then be left out\n"
 		"      --system TEXT     a system message goes first\n" SAMPLING_HELP
 		"      --n N             N answers, each with random numbers of its own [1]\n"
-		"      --branch B        the number of the first answer [0]: --n 1 --branch 3 gives "
-		"the\n"
+		"      --branch B        the number of the first answer [0]: --n 1 "
+		"--branch 3 gives the\n"
 		"                        fourth of --n 4 alone, with the same seed\n"
 		"      --logprobs K      log-probabilities of each token and K others (with "
 		"--json)\n"

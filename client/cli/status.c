@@ -15,8 +15,8 @@ static int ask(const struct cli *cli, struct nsv_client *client, struct nsv_requ
 	*ret_request = NULL;
 	if (nsv_client_status(client, ret_request) < 0)
 		return cli_failed(cli, "%s", nsv_client_error(client));
-	return cli_finish(
-		cli, client, *ret_request, nsv_request_collect(*ret_request, -1, ret_chunk), &result);
+	return cli_finish(cli, client, *ret_request,
+		nsv_request_collect(*ret_request, -1, ret_chunk), &result);
 }
 
 /* The daemon's state: the caller's to free. */
@@ -84,7 +84,8 @@ int cmd_status(const struct cli *cli, int argc, char **argv)
 /* ---- top */
 
 /* `rounds` times (0: without end), `pause_s` seconds apart; on a terminal over the last one. */
-static int watch(const struct cli *cli, struct nsv_client *client, uint32_t rounds, uint32_t pause_s)
+static int watch(
+	const struct cli *cli, struct nsv_client *client, uint32_t rounds, uint32_t pause_s)
 {
 	json_t *before = NULL, *status;
 	double before_s = 0;

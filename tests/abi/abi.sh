@@ -17,9 +17,10 @@ trap 'rm -rf "$tmp"' EXIT
 printf '[suppress_type]\n  name = io_uring_sqe\n  drop = yes\n' >"$tmp/not-ours"
 
 dump() { # LIBRARY
-	abidw --exported-interfaces-only --drop-undefined-syms --drop-private-types --header-file $header \
-		--suppressions "$tmp/not-ours" --no-corpus-path --no-comp-dir-path --no-show-locs \
-		--no-elf-needed --no-parameter-names --no-write-default-sizes --type-id-style hash "$1"
+	abidw --exported-interfaces-only --drop-undefined-syms --drop-private-types \
+		--header-file $header --suppressions "$tmp/not-ours" --no-corpus-path \
+		--no-comp-dir-path --no-show-locs --no-elf-needed --no-parameter-names \
+		--no-write-default-sizes --type-id-style hash "$1"
 }
 
 check() { # LIBRARY
@@ -30,10 +31,14 @@ check() { # LIBRARY
 	else
 		dump "$1" >"$tmp/now"
 		# Types that it does not find pass for equal.
-		grep -q "name='nsv_client_params' size" "$tmp/now" || { echo "abi: no types in $1"; return 1; }
+		grep -q "name='nsv_client_params' size" "$tmp/now" || {
+			echo "abi: no types in $1"
+			return 1
+		}
 		if ! abidiff "$record" "$tmp/now" >"$tmp/changes"; then
 			cat "$tmp/changes"
-			echo "abi: not what $record says; if programs built before still run: make update-abi"
+			echo "abi: not what $record says;" \
+				"if programs built before still run: make update-abi"
 			return 1
 		fi
 		echo "abi: as on record"
@@ -47,9 +52,13 @@ build() { # FILE SED-SCRIPT
 	mkdir "$tmp/src"
 	cp -r client shm "$tmp/src"
 	sed -i.before "$2" "$tmp/src/$1"
-	! cmp -s "$tmp/src/$1" "$tmp/src/$1.before" || { echo "abi: nothing changed in $1: $2"; exit 1; }
-	(cd "$tmp/src" && ${CC:-gcc} -std=gnu17 -g -fPIC -shared -fvisibility=hidden -D_GNU_SOURCE -I. \
-		-Iclient/include -Wl,--version-script=client/libnanoserve-client.map \
+	! cmp -s "$tmp/src/$1" "$tmp/src/$1.before" || {
+		echo "abi: nothing changed in $1: $2"
+		exit 1
+	}
+	(cd "$tmp/src" && ${CC:-gcc} -std=gnu17 -g -fPIC -shared -fvisibility=hidden \
+		-D_GNU_SOURCE -I. -Iclient/include \
+		-Wl,--version-script=client/libnanoserve-client.map \
 		-Wl,-soname,libnanoserve-client.so.0 -o changed.so client/*.c shm/*.c)
 }
 

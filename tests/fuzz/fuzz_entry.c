@@ -20,8 +20,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len);
 #define N_SQE 4
 #define ARENA_LEN 16384
 
-static const struct nsv_geom want = {
-	.n_sqe = N_SQE, .n_slot = 3, .arena_len = ARENA_LEN, .text_len = 2048, .n_token = 64, .n_lp = 128};
+static const struct nsv_geom want = {.n_sqe = N_SQE,
+	.n_slot = 3,
+	.arena_len = ARENA_LEN,
+	.text_len = 2048,
+	.n_token = 64,
+	.n_lp = 128};
 
 static struct nsv_server server;
 
@@ -149,7 +153,8 @@ static void serve(struct nsv_session *se, unsigned int n_turn)
 				&c->text_read, nsv_load_acq_u64(&se->ch.down.slots[s].text_end));
 			nsv_store_rel_u64(
 				&c->token_read, nsv_load_acq_u64(&se->ch.down.slots[s].token_end));
-			nsv_store_rel_u64(&c->lp_read, nsv_load_acq_u64(&se->ch.down.slots[s].lp_end));
+			nsv_store_rel_u64(
+				&c->lp_read, nsv_load_acq_u64(&se->ch.down.slots[s].lp_end));
 		}
 	}
 }

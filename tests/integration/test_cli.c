@@ -126,7 +126,8 @@ static void test_several_answers(void **state)
 {
 	(void)state;
 
-#define SAMPLED "generate", "--raw", "-n", "6", "--temperature", "1.5", "--seed", "7", "--priority", "5"
+#define SAMPLED                                                                                    \
+	"generate", "--raw", "-n", "6", "--temperature", "1.5", "--seed", "7", "--priority", "5"
 	assert_int_equal(CLI(NULL, SAMPLED, "--json", "--n", "3", "--prompt-logprobs", "abc"), 0);
 	json_t *three = printed(), *list = json_object_get(three, "choices");
 	assert_int_equal(json_array_size(list), 3);
@@ -585,8 +586,8 @@ static void test_an_answer_is_interrupted(void **state)
 	expect(&t, "\n");
 	assert_true(nsv_proc_waits_in(t.pid, SYS_ppoll)); /* for the answer */
 	press_ctrl_c(&t);
-	/* The others come without the terminal. One that comes as a wait begins is seen by the next: after two of them
-	 * the chat has asked for the end. */
+	/* The others come without the terminal. One that comes as a wait begins is seen by the
+	 * next: after two of them the chat has asked for the end. */
 	for (int i = 0; i < 10; i++)
 		assert_true(nsv_proc_takes(t.pid, SIGINT, SYS_ppoll));
 	kill(daemon_.pid, SIGCONT);

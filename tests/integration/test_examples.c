@@ -112,7 +112,8 @@ static void test_python(void **state)
 		skip();
 	}
 	setenv("NANOSERVE_LIB", nsv_test_program("libnanoserve-client.so.0"), 1);
-	assert_int_equal(run("/usr/bin/env", "python3", "client/examples/stream.py", prompts[4]), 0);
+	assert_int_equal(
+		run("/usr/bin/env", "python3", "client/examples/stream.py", prompts[4]), 0);
 	assert_string_equal(out, expected[4]);
 }
 

@@ -353,7 +353,8 @@ static void compare_backends(const struct subject *s, struct ref_case *c)
 			some.n_step = FEW_STEPS;
 		float *have = trace(s, rule, &some, &n);
 		for (uint32_t i = 0; i < some.n_step; i++)
-			kl += logits_kl(want + (size_t)i * n, have + (size_t)i * n, n) / some.n_step;
+			kl += logits_kl(want + (size_t)i * n, have + (size_t)i * n, n) /
+			      some.n_step;
 		printf("%s: %s: mean KL to reference over %u steps %.2e\n", rule->backend, c->name,
 			some.n_step, kl);
 		assert_true(kl < rule->kl);

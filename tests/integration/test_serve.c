@@ -150,7 +150,8 @@ static void test_eight_processes_get_what_they_get_alone(void **state)
 	(void)state;
 
 	nsv_client_close(open_client());
-	struct nsv_answer *alone = mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	struct nsv_answer *alone =
+		mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	struct nsv_answer *together = alone + N_CLIENT;
 	pid_t pids[N_CLIENT];
 
@@ -180,8 +181,9 @@ static void test_eight_processes_get_what_they_get_alone(void **state)
 
 static void test_a_known_prefix_gives_the_same_bits(void **state)
 {
-	static const char prompt[] = "A page table is a data structure that maps virtual addresses to "
-				     "physical ones. The kernel keeps one for each process, and";
+	static const char prompt[] =
+		"A page table is a data structure that maps virtual addresses to "
+		"physical ones. The kernel keeps one for each process, and";
 	nsv_autofree struct nsv_answer *miss = malloc(sizeof(*miss)), *hit = malloc(sizeof(*hit));
 	struct nsv_client *client = open_client();
 	struct nsv_client_params p;
@@ -324,7 +326,8 @@ static void test_the_cache_is_read_through_the_dispatcher(void **state)
 	assert_int_equal(a->n_token, 5);
 	assert_true(nsv_ask_status_until(client, "requests.running", 0));
 	steps = nsv_ask_status(client, "counters.steps") - steps;
-	assert_int_equal(nsv_ask_status(client, "counters.attention_reads") - before, steps * layers);
+	assert_int_equal(
+		nsv_ask_status(client, "counters.attention_reads") - before, steps * layers);
 	nsv_client_close(client);
 }
 

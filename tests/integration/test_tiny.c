@@ -200,10 +200,10 @@ static void test_entries_that_are_wrong(void **state)
 	struct {
 		struct nsv_sqe sqe;
 		uint32_t code;
-	} wrong[] = {{good, NSV_E_ENTRY}, {good, NSV_E_ENTRY}, {good, NSV_E_ENTRY}, {good, NSV_E_ENTRY},
-		{good, NSV_E_ENTRY}, {good, NSV_E_PARAM}, {good, NSV_E_PARAM}, {good, NSV_E_LIMIT},
-		{good, NSV_E_LIMIT}, {good, NSV_E_PARAM}, {good, NSV_E_ID}, {good, NSV_E_ID},
-		{good, NSV_E_ENTRY}, {good, NSV_E_ENTRY}};
+	} wrong[] = {{good, NSV_E_ENTRY}, {good, NSV_E_ENTRY}, {good, NSV_E_ENTRY},
+		{good, NSV_E_ENTRY}, {good, NSV_E_ENTRY}, {good, NSV_E_PARAM}, {good, NSV_E_PARAM},
+		{good, NSV_E_LIMIT}, {good, NSV_E_LIMIT}, {good, NSV_E_PARAM}, {good, NSV_E_ID},
+		{good, NSV_E_ID}, {good, NSV_E_ENTRY}, {good, NSV_E_ENTRY}};
 	wrong[0].sqe.op = 99;
 	wrong[1].sqe.flags = 0x80;
 	wrong[2].sqe.flags = NSV_SQE_KIND;
@@ -240,8 +240,12 @@ static void test_entries_that_are_wrong(void **state)
 
 static void test_a_busy_slot(void **state)
 {
-	struct nsv_params p = {.len = sizeof(p), .top_p = 1, .typical_p = 1, .repetition_penalty = 1,
-		.max_tokens = 400, .flags = NSV_PARAM_IGNORE_END};
+	struct nsv_params p = {.len = sizeof(p),
+		.top_p = 1,
+		.typical_p = 1,
+		.repetition_penalty = 1,
+		.max_tokens = 400,
+		.flags = NSV_PARAM_IGNORE_END};
 	struct nsv_raw r;
 	struct nsv_cqe c;
 	(void)state;
@@ -334,8 +338,12 @@ static void test_replies_that_are_not_taken(void **state)
 
 static void test_a_slow_reader_waits_alone(void **state)
 {
-	struct nsv_params p = {.len = sizeof(p), .top_p = 1, .typical_p = 1, .repetition_penalty = 1,
-		.max_tokens = 400, .flags = NSV_PARAM_IGNORE_END};
+	struct nsv_params p = {.len = sizeof(p),
+		.top_p = 1,
+		.typical_p = 1,
+		.repetition_penalty = 1,
+		.max_tokens = 400,
+		.flags = NSV_PARAM_IGNORE_END};
 	struct nsv_client *client = open_client();
 	struct nsv_answer *a = malloc(sizeof(*a));
 	struct nsv_client_params cp;
@@ -367,8 +375,8 @@ static void test_a_slow_reader_waits_alone(void **state)
 		uint64_t end = nsv_load_acq_u64(&r.down.slots[0].token_end);
 		for (; n < end; n++)
 			got[n] = nsv_down_tokens(&r.down, &r.welcome.geom, 0)[n % 64];
-		nsv_cursor_move(&r.up.slots[0].text_read, nsv_load_acq_u64(&r.down.slots[0].text_end),
-			&r.down.slots[0]);
+		nsv_cursor_move(&r.up.slots[0].text_read,
+			nsv_load_acq_u64(&r.down.slots[0].text_end), &r.down.slots[0]);
 		if (nsv_cursor_move(&r.up.slots[0].token_read, n, &r.down.slots[0]))
 			nsv_bell_send(r.fd);
 		usleep(100);

@@ -114,7 +114,8 @@ static struct nsv_params some_params(void)
 static struct nsv_sqe valid_entry(struct life *l)
 {
 	static const uint8_t ops[] = {NSV_OP_SUBMIT, NSV_OP_SUBMIT, NSV_OP_SUBMIT, NSV_OP_CANCEL,
-		NSV_OP_FORK, NSV_OP_FORK, NSV_OP_NOP, NSV_OP_TOKENIZE, NSV_OP_DETOKENIZE, NSV_OP_STATUS};
+		NSV_OP_FORK, NSV_OP_FORK, NSV_OP_NOP, NSV_OP_TOKENIZE, NSV_OP_DETOKENIZE,
+		NSV_OP_STATUS};
 	const struct nsv_geom *g = &l->r.welcome.geom;
 	struct nsv_params p = some_params();
 	uint32_t len = 4 * (1 + below(below(20) ? 30 : (g->arena_len - 256) / 4));

@@ -14,8 +14,12 @@ rule kernels 'kernels/|shm/base\.h"'
 rule cache 'cache/|shm/base\.h"'
 rule client 'client/|shm/'
 rule daemon 'daemon/|shm/|kernels/|cache/'
-hits=$(grep -rnlE '#include <(liburing|systemd/)' shm kernels cache client daemon --include='*.[ch]' |
+hits=$(grep -rnlE --include='*.[ch]' '#include <(liburing|systemd/)' \
+	shm kernels cache client daemon |
 	grep -vE '^daemon/(loop|notify)\.c$|^client/examples/' || true)
-[ -z "$hits" ] || { echo "only daemon/loop.c and daemon/notify.c use these libraries: $hits"; bad=1; }
+[ -z "$hits" ] || {
+	echo "only daemon/loop.c and daemon/notify.c use these libraries: $hits"
+	bad=1
+}
 [ $bad -eq 0 ] && echo "include rules: kept"
 exit $bad

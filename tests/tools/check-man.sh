@@ -1,8 +1,8 @@
 #!/bin/sh
 # The man pages say what there is: each public function is named by exactly one page of section 3,
-# whose synopsis declares it as client.h does; each constant, each member of a public structure, each
-# option of the programs, each key of the config and each member of the status is described. And
-# README.md shows the first example as it is. From the repository's root.
+# whose synopsis declares it as client.h does; each constant, each member of a public structure,
+# each option of the programs, each key of the config and each member of the status is described.
+# And README.md shows the first example as it is. From the repository's root.
 set -eu
 
 tmp=$(mktemp -d)
@@ -16,11 +16,13 @@ fail() {
 
 # One declaration a line, with single spaces.
 declarations() {
-	tr '\n' ' ' | sed 's/;/;\n/g' | sed -E 's/[[:space:]]+/ /g; s/\( /(/g; s/^ //' | grep -E '^[a-z].*\bnsv_[a-z_]+\(.*\);$' || true
+	tr '\n' ' ' | sed 's/;/;\n/g' | sed -E 's/[[:space:]]+/ /g; s/\( /(/g; s/^ //' |
+		grep -E '^[a-z].*\bnsv_[a-z_]+\(.*\);$' || true
 }
 
 sed 's|/\*.*\*/||; /\/\*/,/\*\//d; /^#/d; /^extern/d' $header | declarations | sort >"$tmp/declared"
-sed -n '/^\.SH SYNOPSIS/,/^\.SH DESCRIPTION/{/^[.#]/d;p}' client/man/nsv_*.3 | declarations | sort >"$tmp/described"
+sed -n '/^\.SH SYNOPSIS/,/^\.SH DESCRIPTION/{/^[.#]/d;p}' client/man/nsv_*.3 | declarations |
+	sort >"$tmp/described"
 diff -u "$tmp/declared" "$tmp/described" || fail "client.h and the synopses differ"
 
 sed -n 's/^\t\(nsv_[a-z_]*\);$/\1/p' client/libnanoserve-client.map | sort >"$tmp/exported"
@@ -44,7 +46,8 @@ done <"$tmp/members"
 [ "$(wc -l <"$tmp/members")" -gt 30 ] || fail "no members found in $header"
 
 # Constants: the members of its enumerations.
-sed -n '/^enum nsv_client_[a-z]* {/,/^};/s/^\t\(NSV_CLIENT_[A-Z0-9_]*\) =.*/\1/p' $header >"$tmp/constants"
+sed -n '/^enum nsv_client_[a-z]* {/,/^};/s/^\t\(NSV_CLIENT_[A-Z0-9_]*\) =.*/\1/p' $header \
+	>"$tmp/constants"
 while read -r c; do
 	described "the constant $c" "\\b$c\\b" client/man/*.3
 done <"$tmp/constants"
@@ -83,5 +86,7 @@ if command -v groff >/dev/null; then
 		[ -z "$said" ] || fail "$page: $said"
 	done
 fi
-[ $bad -eq 0 ] && echo "man: $(wc -l <"$tmp/exported") functions, $(wc -l <"$tmp/constants") constants, $(wc -l <"$tmp/members") members, options, keys and the status described"
+[ $bad -eq 0 ] &&
+	echo "man: $(wc -l <"$tmp/exported") functions, $(wc -l <"$tmp/constants") constants," \
+		"$(wc -l <"$tmp/members") members, options, keys and the status described"
 exit $bad

@@ -1,5 +1,6 @@
 #!/bin/sh
-# The main job once: a private daemon with the default model, and an answer streamed to the terminal.
+# The main job once: a private daemon with the default model, and an answer streamed to the
+# terminal.
 set -eu
 
 build=${1:-build/release}

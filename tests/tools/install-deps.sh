@@ -1,10 +1,10 @@
 #!/bin/sh
-# Installs with apt what is missing: `build` for the programs, `test` for the tests besides, `lint` for make lint,
-# `arm` to build for AArch64 and run that.
+# Installs with apt what is missing: `build` for the programs, `test` for the tests besides, `lint`
+# for make lint, `arm` to build for AArch64 and run that.
 set -eu
 
-build="gcc make libc6-dev liburing-dev libsystemd-dev libjansson-dev libutf8proc-dev libsodium-dev libedit-dev
-	python3 python3-pip"
+build="gcc make libc6-dev liburing-dev libsystemd-dev libjansson-dev libutf8proc-dev libsodium-dev
+	libedit-dev python3 python3-pip"
 test="libcmocka-dev g++ strace clang libclang-rt-14-dev valgrind abigail-tools pkg-config
 	xz-utils"
 lint="cppcheck shellcheck"

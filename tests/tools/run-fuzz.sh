@@ -22,15 +22,17 @@ run_one() {
 	fi
 	[ -d "$corpus" ] || corpus=
 	# shellcheck disable=SC2086 # an empty corpus is no argument
-	"$1" -max_total_time="$seconds" -rss_limit_mb=4096 -artifact_prefix="build/fuzz-corpus/$name-" \
-		-print_final_stats=1 "$new" $corpus >"build/fuzz-corpus/$name.log" 2>&1
+	"$1" -max_total_time="$seconds" -rss_limit_mb=4096 -print_final_stats=1 \
+		-artifact_prefix="build/fuzz-corpus/$name-" "$new" $corpus \
+		>"build/fuzz-corpus/$name.log" 2>&1
 }
 
 report() {
 	name=$(name_of "$1")
 	log=build/fuzz-corpus/$name.log
 	if [ "$(cat "build/fuzz-corpus/$name.rc")" = 0 ]; then
-		echo "$name: $(sed -n 's/^stat::number_of_executed_units: *//p' "$log") executions, nothing found"
+		n=$(sed -n 's/^stat::number_of_executed_units: *//p' "$log")
+		echo "$name: $n executions, nothing found"
 	else
 		tail -n 40 "$log"
 		return 1

@@ -158,7 +158,7 @@ enum nsv_client_finish {
  * text. */
 enum nsv_client_code {
 	NSV_CLIENT_CODE_DENIED = 3,	  /* not allowed to this user */
-	NSV_CLIENT_CODE_LIMIT = 4,	  /* over a limit of the user or session; the text names it */
+	NSV_CLIENT_CODE_LIMIT = 4,	  /* over a limit of user or session; the text names it */
 	NSV_CLIENT_CODE_ENTRY = 6,	  /* this side broke the protocol */
 	NSV_CLIENT_CODE_ID = 7,		  /* of a fork: its target has ended */
 	NSV_CLIENT_CODE_UTF8 = 8,	  /* the text is not UTF-8 */

@@ -19,12 +19,15 @@ static void test_every_key(void **state)
 	struct nsv_err err;
 	(void)state;
 
-	assert_int_equal(parse(&c, &err,
-				 "{\"model\": \"m\", \"socket\": \"s\", \"backend\": \"cpu\", \"kv_blocks\": 9,"
-				 " \"threads\": 2, \"batch_tokens\": 3, \"mixed_tokens\": 2, \"max_requests\": 4, \"spin_us\": 5,"
-				 " \"verbose\": true, \"users\": [\"root\", 1234, \"77\"], \"groups\": [],"
-				 " \"limits\": {\"sessions\": 1, \"requests\": 2, \"descriptors\": 9,"
-				 " \"memory_mib\": 3, \"prompt_bytes\": 4, \"session_slots\": 5, \"hello_ms\": 6}}"),
+	assert_int_equal(
+		parse(&c, &err,
+			"{\"model\": \"m\", \"socket\": \"s\", \"backend\": \"cpu\","
+			" \"kv_blocks\": 9, \"threads\": 2, \"batch_tokens\": 3,"
+			" \"mixed_tokens\": 2, \"max_requests\": 4, \"spin_us\": 5,"
+			" \"verbose\": true, \"users\": [\"root\", 1234, \"77\"], \"groups\": [],"
+			" \"limits\": {\"sessions\": 1, \"requests\": 2, \"descriptors\": 9,"
+			" \"memory_mib\": 3, \"prompt_bytes\": 4, \"session_slots\": 5,"
+			" \"hello_ms\": 6}}"),
 		0);
 	assert_string_equal(c.model, "m");
 	assert_string_equal(c.socket, "s");
@@ -129,7 +132,8 @@ static void test_command_line(void **state)
 
 static void test_sizes(void **state)
 {
-	char *both[] = {"nanoserved", "--model", "m", "--kv-blocks", "7", "--kv-memory", "1GiB", NULL};
+	char *both[] = {
+		"nanoserved", "--model", "m", "--kv-blocks", "7", "--kv-memory", "1GiB", NULL};
 	struct nsv_config c;
 	struct nsv_err err;
 	(void)state;

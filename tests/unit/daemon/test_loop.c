@@ -177,7 +177,8 @@ static void test_accept_without_descriptors(void **state)
 	struct seen s = {.src = {.fn = on_event}};
 	struct sockaddr_un addr = {.sun_family = AF_UNIX};
 	struct rlimit old, low;
-	int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK, 0), c = socket(AF_UNIX, SOCK_SEQPACKET, 0);
+	int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK, 0);
+	int c = socket(AF_UNIX, SOCK_SEQPACKET, 0);
 	(void)state;
 
 	snprintf(addr.sun_path + 1, sizeof(addr.sun_path) - 1, "nsv-loop-%d", getpid());

@@ -62,13 +62,15 @@ static void test_what_was_asked_for_or_an_error(void **state)
 				 60 * block_len(), &n),
 		-ENOMEM);
 	assert_int_equal(
-		choose(&(struct nsv_pool_wish){.memory = 20 * block_len()}, 60 * block_len(), &n), 0);
+		choose(&(struct nsv_pool_wish){.memory = 20 * block_len()}, 60 * block_len(), &n),
+		0);
 	assert_int_equal(n, 19);
 	assert_int_equal(
 		choose(&(struct nsv_pool_wish){.memory = 80 * block_len()}, 60 * block_len(), &n),
 		-ENOMEM);
-	assert_int_equal(nsv_pool_choose(&geom, &(struct nsv_pool_wish){.n_block = 50, .n_host = 10},
-				 60 * block_len(), &n, &err),
+	assert_int_equal(
+		nsv_pool_choose(&geom, &(struct nsv_pool_wish){.n_block = 50, .n_host = 10},
+			60 * block_len(), &n, &err),
 		-ENOMEM);
 	assert_non_null(strstr(err.text, "50 KV blocks and 10 to swap"));
 	assert_int_equal(n, 19);

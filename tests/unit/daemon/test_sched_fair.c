@@ -117,8 +117,9 @@ static void test_the_wait_is_bounded(void **state)
 		longest = nsv_max_u64(longest, f.longest);
 		rig_deinit(&f.r);
 	}
-	print_message("%llu requests admitted, passed %llu times by their own users' others; at most "
-		      "%llu tokens of one user before another's request\n",
+	print_message(
+		"%llu requests admitted, passed %llu times by their own users' others; at most "
+		"%llu tokens of one user before another's request\n",
 		(unsigned long long)n_admitted, (unsigned long long)n_passed,
 		(unsigned long long)longest);
 	assert_true(n_admitted > 1000 && n_passed > 1000 && longest > 0);

@@ -144,8 +144,9 @@ static void plan_with_progress(struct soak *k)
 	const struct nsv_sched_seq *q = &k->r.sched.seqs[oldest];
 	if (q->n_pending == 0 && !(wants_lps(q) && q->lp_room <= q->n_lp_pending) &&
 		!rig_item(&k->r, oldest))
-		fail_msg("the oldest, %u, did not move: %s, %u tokens, %u computed, %u swapped out, "
-			 "rows for log-probabilities %u to %u, room %u",
+		fail_msg(
+			"the oldest, %u, did not move: %s, %u tokens, %u computed, %u swapped out, "
+			"rows for log-probabilities %u to %u, room %u",
 			oldest, q->where == NSV_SCHED_RUNNING ? "running" : "waiting", q->n_token,
 			q->n_past, q->n_host_token, q->lp_from, q->lp_to, q->lp_room);
 }
@@ -281,9 +282,10 @@ static void test_random_loads(void **state)
 	t_seed();
 	for (long done = 0; done < n_step; done += N_STEP_EACH)
 		live(&k, N_STEP_EACH, &sums);
-	print_message("%ld steps, no violation, no block lost\n"
-		      "tokens from the prefix cache %llu, from leaders %llu; prompt log-probabilities "
-		      "%llu; preemptions %llu; blocks swapped out %llu, in %llu\n",
+	print_message(
+		"%ld steps, no violation, no block lost\n"
+		"tokens from the prefix cache %llu, from leaders %llu; prompt log-probabilities "
+		"%llu; preemptions %llu; blocks swapped out %llu, in %llu\n",
 		n_step, (unsigned long long)sums.n_hit, (unsigned long long)sums.n_fork,
 		(unsigned long long)sums.n_lp, (unsigned long long)sums.n_preempt,
 		(unsigned long long)sums.n_swap_out, (unsigned long long)sums.n_swap_in);

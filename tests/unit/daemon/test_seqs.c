@@ -31,16 +31,20 @@ static void test_records_do_not_overlap(void **state)
 			nsv_seqs_tokens(&s, i)[t] = (int32_t)(1000 * i + t);
 		for (uint32_t b = 0; b < geom.n_block; b++)
 			nsv_seqs_blocks(&s, i)[b] = (int32_t)(7000 * i + b);
-		nsv_seqs_commit(&s, i, &(struct nsv_seq_commit){.state = NSV_SEQ_RUNNING, .n_token = i});
+		nsv_seqs_commit(
+			&s, i, &(struct nsv_seq_commit){.state = NSV_SEQ_RUNNING, .n_token = i});
 		nsv_seqs_ident(&s, i)->request_id = i + 1;
 	}
 	for (uint32_t i = 0; i < geom.n_session; i++)
-		nsv_seqs_commit_session(&s, i, &(struct nsv_session_commit){.state = 1, .session_id = i});
+		nsv_seqs_commit_session(
+			&s, i, &(struct nsv_session_commit){.state = 1, .session_id = i});
 	for (uint32_t i = 0; i < geom.n_seq; i++) {
 		assert_int_equal(nsv_seqs_params(&s, i)[0], 0x10 + i);
 		assert_int_equal(nsv_seqs_params(&s, i)[NSV_SEQS_PARAMS_LEN - 1], 0x10 + i);
-		assert_int_equal(nsv_seqs_tokens(&s, i)[geom.n_token - 1], 1000 * i + geom.n_token - 1);
-		assert_int_equal(nsv_seqs_blocks(&s, i)[geom.n_block - 1], 7000 * i + geom.n_block - 1);
+		assert_int_equal(
+			nsv_seqs_tokens(&s, i)[geom.n_token - 1], 1000 * i + geom.n_token - 1);
+		assert_int_equal(
+			nsv_seqs_blocks(&s, i)[geom.n_block - 1], 7000 * i + geom.n_block - 1);
 		assert_int_equal(nsv_seqs_get(&s, i).n_token, i);
 		assert_int_equal(nsv_seqs_ident(&s, i)->request_id, i + 1);
 		assert_true((unsigned char *)(nsv_seqs_blocks(&s, i) + geom.n_block) <= base + len);
@@ -60,7 +64,8 @@ static void test_a_commit_is_one_store(void **state)
 
 	nsv_seqs_commit(&s, 1, &(struct nsv_seq_commit){.state = NSV_SEQ_WAITING, .n_token = 9});
 	memcpy(before, base, len);
-	nsv_seqs_commit(&s, 1, &(struct nsv_seq_commit){.state = NSV_SEQ_DONE, .n_token = 10, .finish = 2});
+	nsv_seqs_commit(
+		&s, 1, &(struct nsv_seq_commit){.state = NSV_SEQ_DONE, .n_token = 10, .finish = 2});
 	/* every byte that changed, applied in any order but for the selector, leaves the old
 	 * state */
 	uint32_t *selector = NULL;
@@ -105,7 +110,8 @@ static void test_foreign_regions_are_refused(void **state)
 
 static void test_impossible_sizes(void **state)
 {
-	struct nsv_seqs_geom g = {.n_session = 1, .n_seq = UINT32_MAX, .n_token = UINT32_MAX, .n_block = UINT32_MAX};
+	struct nsv_seqs_geom g = {
+		.n_session = 1, .n_seq = UINT32_MAX, .n_token = UINT32_MAX, .n_block = UINT32_MAX};
 	size_t len;
 	(void)state;
 

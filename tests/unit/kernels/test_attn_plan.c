@@ -14,8 +14,14 @@
 
 static struct nsv_attn_shape good_shape(void)
 {
-	return (struct nsv_attn_shape){.n_head = 9, .n_kv_head = 3, .head_dim = 64, .block_size = 16,
-		.n_block = 10, .kv_dtype = NSV_F32, .scale = 0.125f, .k = {3072, 1, 1024, 16},
+	return (struct nsv_attn_shape){.n_head = 9,
+		.n_kv_head = 3,
+		.head_dim = 64,
+		.block_size = 16,
+		.n_block = 10,
+		.kv_dtype = NSV_F32,
+		.scale = 0.125f,
+		.k = {3072, 1, 1024, 16},
 		.v = {3072, 64, 1024, 1}};
 }
 
@@ -121,8 +127,14 @@ static void test_plan_status(void **unused)
 
 static void test_plan_overflow(void **unused)
 {
-	struct nsv_attn_shape s = {.n_head = 1u << 31, .n_kv_head = 1, .head_dim = 1024,
-		.block_size = 1, .n_block = 1, .kv_dtype = NSV_F32, .scale = 1, .k = {1024, 1024, 1024, 1},
+	struct nsv_attn_shape s = {.n_head = 1u << 31,
+		.n_kv_head = 1,
+		.head_dim = 1024,
+		.block_size = 1,
+		.n_block = 1,
+		.kv_dtype = NSV_F32,
+		.scale = 1,
+		.k = {1024, 1024, 1024, 1},
 		.v = {1024, 1024, 1024, 1}};
 	int32_t zero = 0;
 	struct nsv_attn_seq seq = {0, 1, 0, 1, &zero};
@@ -252,9 +264,13 @@ static void test_offsets(void **unused)
 {
 	(void)unused;
 	for (int i = 0; i < 500; i++) {
-		struct nsv_attn_shape s = {.n_head = 1, .n_kv_head = 1 + t_below(4),
-			.head_dim = 1 + t_below(9), .block_size = 1u << t_below(4), .n_block = 1 + t_below(5),
-			.kv_dtype = NSV_F32, .scale = 1};
+		struct nsv_attn_shape s = {.n_head = 1,
+			.n_kv_head = 1 + t_below(4),
+			.head_dim = 1 + t_below(9),
+			.block_size = 1u << t_below(4),
+			.n_block = 1 + t_below(5),
+			.kv_dtype = NSV_F32,
+			.scale = 1};
 		static uint8_t used[1 << 20];
 		memset(used, 0, sizeof(used));
 		s.n_head = s.n_kv_head * (1 + t_below(4));
@@ -270,9 +286,13 @@ static void test_overlap_found(void **unused)
 	uint32_t accepted = 0;
 	(void)unused;
 	for (int i = 0; i < 3000; i++) {
-		struct nsv_attn_shape s = {.n_head = 12, .n_kv_head = 1 + t_below(3),
-			.head_dim = 1 + t_below(4), .block_size = 1u << t_below(3), .n_block = 1 + t_below(3),
-			.kv_dtype = NSV_F32, .scale = 1};
+		struct nsv_attn_shape s = {.n_head = 12,
+			.n_kv_head = 1 + t_below(3),
+			.head_dim = 1 + t_below(4),
+			.block_size = 1u << t_below(3),
+			.n_block = 1 + t_below(3),
+			.kv_dtype = NSV_F32,
+			.scale = 1};
 		uint8_t used[1024] = {0};
 		s.k = s.v = (struct nsv_kv_layout){
 			1 + t_below(64), 1 + t_below(20), 1 + t_below(30), 1 + t_below(12)};

@@ -106,7 +106,8 @@ static void check_block(uint32_t dtype, const uint8_t *block, const float *want)
 static void check_q4_q5(uint32_t dtype)
 {
 	uint8_t block[24] = {0};
-	bool has_m = dtype == NSV_Q4_1 || dtype == NSV_Q5_1, five = dtype == NSV_Q5_0 || dtype == NSV_Q5_1;
+	bool has_m = dtype == NSV_Q4_1 || dtype == NSV_Q5_1;
+	bool five = dtype == NSV_Q5_0 || dtype == NSV_Q5_1;
 	uint8_t *bits = block + (has_m ? 4 : 2), *nibbles = five ? bits + 4 : bits;
 	float d = 0.25f, m = has_m ? -1.5f : five ? -16 * d : -8 * d, want[32];
 	put16(block, d);

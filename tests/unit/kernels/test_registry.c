@@ -85,7 +85,8 @@ static void test_kv_dtype(void **unused)
 		const char *name;
 		uint32_t dtype;
 	} named[] = {{"f16", NSV_F16}, {"f32", NSV_F32}};
-	static const char *const own[] = {NULL, "", "auto"}, *const none[] = {"F16", "bf16", "f16 "};
+	static const char *const own[] = {NULL, "", "auto"};
+	static const char *const none[] = {"F16", "bf16", "f16 "};
 	(void)unused;
 	for (size_t b = 0; nsv_backends()[b]; b++) {
 		const struct nsv_backend *backend = nsv_backends()[b];

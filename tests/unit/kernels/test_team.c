@@ -160,7 +160,8 @@ static void test_range(void **unused)
 {
 	(void)unused;
 	for (int i = 0; i < 2000; i++) {
-		size_t n = t_below(1000), unit = 1 + t_below(40), at = 0, least = SIZE_MAX, most = 0;
+		size_t n = t_below(1000), unit = 1 + t_below(40);
+		size_t at = 0, least = SIZE_MAX, most = 0;
 		uint32_t count = 1 + t_below(9);
 		for (uint32_t m = 0; m < count; m++) {
 			struct nsv_part part = {m, count, NULL};

@@ -128,7 +128,8 @@ static void test_detok_of_noise(void **state)
 		size_t len = t_below(sizeof(text));
 
 		for (size_t i = 0; i < len; i++)
-			text[i] = (char)(t_below(2) ? likely[t_below(sizeof(likely))] : t_below(256));
+			text[i] =
+				(char)(t_below(2) ? likely[t_below(sizeof(likely))] : t_below(256));
 		size_t n = detok(text, len, out);
 		assert_int_equal(nsv_utf8_bad(out, n), 0);
 		assert_true(n <= 3 * (len + 4));
