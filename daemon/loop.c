@@ -1,6 +1,7 @@
 /* One io_uring: set up, restricted, armed, and its completions handed out. */
 #include "daemon/loop.h"
 
+#include <fcntl.h>
 #include <liburing.h>
 #include <poll.h>
 #include <string.h>
@@ -10,6 +11,7 @@
 #define N_CQE 16384
 #define N_BUF 512
 #define BUF_GROUP 1
+#define MOST_ACCEPTS 64 /* before the others' turn */
 
 enum source_kind { KIND_ACCEPT, KIND_RECV, KIND_POLL, KIND_TIMER };
 
@@ -20,8 +22,8 @@ struct nsv_loop {
 	unsigned char *buf_mem; /* (N_BUF, NSV_LOOP_BUF_LEN) */
 };
 
-static const uint8_t allowed_ops[] = {IORING_OP_ACCEPT, IORING_OP_RECV, IORING_OP_POLL_ADD,
-	IORING_OP_TIMEOUT, IORING_OP_ASYNC_CANCEL, IORING_OP_NOP};
+static const uint8_t allowed_ops[] = {IORING_OP_RECV, IORING_OP_POLL_ADD, IORING_OP_TIMEOUT,
+	IORING_OP_ASYNC_CANCEL, IORING_OP_NOP};
 
 static int refused(int ret, struct nsv_err *err)
 {
@@ -142,8 +144,7 @@ static void arm(struct nsv_loop *loop, struct nsv_source *src)
 
 	switch (src->kind) {
 	case KIND_ACCEPT:
-		io_uring_prep_multishot_accept(
-			sqe, src->fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+		io_uring_prep_poll_add(sqe, src->fd, POLLIN);
 		break;
 	case KIND_RECV:
 		io_uring_prep_recv_multishot(sqe, src->fd, NULL, 0, 0);
@@ -171,6 +172,8 @@ static void start(struct nsv_loop *loop, struct nsv_source *src, enum source_kin
 
 void nsv_source_accept(struct nsv_loop *loop, struct nsv_source *src, int fd)
 {
+	/* Whoever else has the socket may have taken the connection that it was said to have. */
+	(void)fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK);
 	start(loop, src, KIND_ACCEPT, fd);
 }
 
@@ -205,53 +208,56 @@ void nsv_source_cancel(struct nsv_loop *loop, struct nsv_source *src)
 	}
 }
 
-/* What a completion of this source means to its owner, while it lives. */
-static void deliver(struct nsv_loop *loop, struct nsv_source *src, const struct io_uring_cqe *cqe)
+static int accept_one(int fd)
+{
+	int ret = accept4(fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+
+	return ret < 0 ? -errno : ret;
+}
+
+/* Those that wait; what is left over is found as the poll is armed again. false: it has ended. */
+static bool accept_some(struct nsv_source *src, int res)
+{
+	for (int i = 0; res >= 0 && i < MOST_ACCEPTS && !src->cancelled; i++) {
+		res = accept_one(src->fd);
+		if (res >= 0)
+			src->fn(src, NSV_EV_FD, res, NULL);
+	}
+	if (res >= 0 || res == -EAGAIN || res == -EINTR || res == -ECONNABORTED)
+		return true;
+	src->fn(src, NSV_EV_ENDED, res, NULL);
+	return false;
+}
+
+static bool deliver_packet(
+	struct nsv_loop *loop, struct nsv_source *src, const struct io_uring_cqe *cqe)
+{
+	unsigned int id = cqe->flags >> IORING_CQE_BUFFER_SHIFT;
+
+	if (cqe->res == -ENOBUFS)
+		return true; /* packets wait in the socket: armed again, they come */
+	if (cqe->res > 0)
+		src->fn(src, NSV_EV_DATA, cqe->res, loop->buf_mem + (size_t)id * NSV_LOOP_BUF_LEN);
+	else
+		src->fn(src, NSV_EV_EOF, cqe->res, NULL);
+	return cqe->res > 0;
+}
+
+/* What a completion of this source means to its owner, while it lives. true: it goes on. */
+static bool deliver(struct nsv_loop *loop, struct nsv_source *src, const struct io_uring_cqe *cqe)
 {
 	switch (src->kind) {
 	case KIND_ACCEPT:
-		src->fn(src, cqe->res >= 0 ? NSV_EV_FD : NSV_EV_ENDED, cqe->res, NULL);
-		break;
+		return accept_some(src, cqe->res);
 	case KIND_POLL:
 		src->fn(src, NSV_EV_READY, cqe->res, NULL);
-		break;
-	case KIND_TIMER:
-		src->fn(src, NSV_EV_TIME, 0, NULL);
-		break;
-	case KIND_RECV:
-		if (cqe->res > 0) {
-			unsigned int id = cqe->flags >> IORING_CQE_BUFFER_SHIFT;
-			src->fn(src, NSV_EV_DATA, cqe->res,
-				loop->buf_mem + (size_t)id * NSV_LOOP_BUF_LEN);
-		} else if (cqe->res == -ENOBUFS) {
-			/* packets wait in the socket: armed again below, they come then */
-		} else {
-			src->fn(src, NSV_EV_EOF, cqe->res, NULL);
-		}
-		break;
-	}
-}
-
-static bool arms_again(const struct nsv_source *src, int res)
-{
-	switch (src->kind) {
-	case KIND_ACCEPT:
-		return res >= 0;
-	case KIND_POLL:
 		return true;
 	case KIND_RECV:
-		return res > 0 || res == -ENOBUFS;
+		return deliver_packet(loop, src, cqe);
 	default:
+		src->fn(src, NSV_EV_TIME, 0, NULL);
 		return false;
 	}
-}
-
-static void handle_cancelled(struct nsv_source *src, const struct io_uring_cqe *cqe, bool more)
-{
-	if (src->kind == KIND_ACCEPT && more && cqe->res >= 0)
-		close(cqe->res);
-	if (!more)
-		src->fn(src, NSV_EV_GONE, 0, NULL);
 }
 
 static void handle(struct nsv_loop *loop, const struct io_uring_cqe *cqe)
@@ -261,11 +267,12 @@ static void handle(struct nsv_loop *loop, const struct io_uring_cqe *cqe)
 
 	if (src && !more)
 		src->armed = false;
-	if (src && src->cancelled)
-		handle_cancelled(src, cqe, more);
-	else if (src) {
-		deliver(loop, src, cqe);
-		if (!src->cancelled && !src->armed && arms_again(src, cqe->res))
+	if (src && src->cancelled) {
+		if (!more)
+			src->fn(src, NSV_EV_GONE, 0, NULL);
+	} else if (src) {
+		bool goes_on = deliver(loop, src, cqe);
+		if (goes_on && !src->cancelled && !src->armed)
 			arm(loop, src);
 	}
 	if (cqe->flags & IORING_CQE_F_BUFFER)

@@ -5,6 +5,11 @@
  * let go of it. A multishot that the kernel ends (completion-queue pressure, no buffers) is armed
  * again here: what came meanwhile waits in the descriptor, and completes at once.
  *
+ * A listening socket is polled, and connections are taken by accept4. The ring's own accept waits
+ * exclusively: of all who wait at a socket a connection wakes one, and that may be the ring of a
+ * daemon that was killed, which the kernel takes apart in its own time. The connection would then
+ * wait for the next one to come.
+ *
  * The ring is created disabled and restricted to the operations used before it is enabled: seccomp
  * does not see what goes through a ring. One thread, the io thread, for everything. */
 #ifndef NSV_DAEMON_LOOP_H
@@ -20,7 +25,7 @@ enum nsv_event {
 	NSV_EV_EOF,   /* recv: the other side has gone (or res < 0: an error) */
 	NSV_EV_READY, /* poll: readable */
 	NSV_EV_TIME,  /* timer */
-	NSV_EV_ENDED, /* accept failed with res and is no longer armed */
+	NSV_EV_ENDED, /* accept failed with res: it ends, and may be begun again */
 	NSV_EV_GONE,  /* after cancel: the source may be freed */
 };
 
@@ -39,6 +44,7 @@ struct nsv_source {
 int nsv_loop_new(struct nsv_loop **ret_loop, struct nsv_err *err);
 void nsv_loop_free(struct nsv_loop *loop);
 
+/* Makes the socket non-blocking. */
 void nsv_source_accept(struct nsv_loop *loop, struct nsv_source *src, int fd);
 void nsv_source_recv(struct nsv_loop *loop, struct nsv_source *src, int fd);
 void nsv_source_poll(struct nsv_loop *loop, struct nsv_source *src, int fd);

@@ -157,8 +157,7 @@ static bool says(int fd, const char *text)
 }
 
 /* A process of few descriptors, and a daemon of its: as many connections come in as there are
- * descriptors for, and the others as soon as there are more. The ring keeps the limit with which it
- * was told to accept, so it has to be there from the start. */
+ * descriptors for, and the others as soon as there are more. */
 static int run_out(void *arg)
 {
 	enum { FEW = 32 };

@@ -12,6 +12,8 @@
 
 #include <cmocka.h>
 
+#include "tests/tools/wait.h"
+
 struct seen {
 	struct nsv_source src; /* first */
 	int n[NSV_EV_GONE + 1];
@@ -170,6 +172,32 @@ static void test_accept(void **state)
 	nsv_loop_free(loop);
 }
 
+/* Another ring waits at the socket, as that of a daemon which was killed does for a while, and
+ * nobody looks at what comes to it: it keeps no connection from this one. */
+static void test_accept_beside_another_ring(void **state)
+{
+	struct nsv_loop *old = new_loop(), *loop = new_loop();
+	struct seen unseen = {.src = {.fn = on_event}}, s = unseen;
+	struct sockaddr_un addr = {.sun_family = AF_UNIX};
+	int fd = socket(AF_UNIX, SOCK_SEQPACKET, 0), c = socket(AF_UNIX, SOCK_SEQPACKET, 0);
+	(void)state;
+
+	snprintf(addr.sun_path + 1, sizeof(addr.sun_path) - 1, "nsv-loop-%d-two", getpid());
+	assert_int_equal(bind(fd, (struct sockaddr *)&addr, sizeof(addr)), 0);
+	assert_int_equal(listen(fd, 8), 0);
+	nsv_source_accept(old, &unseen.src, fd);
+	assert_int_equal(nsv_loop_turn(old, false), 0);
+	nsv_source_accept(loop, &s.src, fd);
+	assert_int_equal(nsv_loop_turn(loop, false), 0);
+	assert_int_equal(connect(c, (struct sockaddr *)&addr, sizeof(addr)), 0);
+	assert_true(NSV_WAIT_FOR(nsv_loop_turn(loop, false) >= 0 && s.n[NSV_EV_FD] == 1));
+	close(s.last_res);
+	close(c);
+	close(fd);
+	nsv_loop_free(old);
+	nsv_loop_free(loop);
+}
+
 /* Descriptors run out: the source says that it has ended, and works when it is armed again. */
 static void test_accept_without_descriptors(void **state)
 {
@@ -186,7 +214,7 @@ static void test_accept_without_descriptors(void **state)
 	assert_int_equal(listen(fd, 8), 0);
 	getrlimit(RLIMIT_NOFILE, &old);
 	low = (struct rlimit){.rlim_cur = 3, .rlim_max = old.rlim_max};
-	setrlimit(RLIMIT_NOFILE, &low); /* the kernel takes the limit when the accept is armed */
+	setrlimit(RLIMIT_NOFILE, &low);
 	nsv_source_accept(loop, &s.src, fd);
 	assert_int_equal(connect(c, (struct sockaddr *)&addr, sizeof(addr)), 0);
 	turn_until(loop, &s.n[NSV_EV_ENDED], 1);
@@ -208,6 +236,7 @@ int main(void)
 		cmocka_unit_test(test_poll_wakes_again_and_again),
 		cmocka_unit_test(test_cancel_inside_the_callback),
 		cmocka_unit_test(test_accept),
+		cmocka_unit_test(test_accept_beside_another_ring),
 		cmocka_unit_test(test_accept_without_descriptors),
 	};
 
