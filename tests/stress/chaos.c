@@ -19,8 +19,8 @@
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
-#include <time.h>
 
+#include "daemon/clock.h"
 #include "tests/tools/ask.h"
 #include "tests/tools/daemon.h"
 #include "tests/tools/raw.h"
@@ -65,14 +65,6 @@ static uint64_t any(void)
 static uint32_t below(uint32_t n)
 {
 	return (uint32_t)(any() % n);
-}
-
-static uint64_t now_ns(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
 /* A number as an attacker would choose it. */
@@ -474,7 +466,7 @@ static void stream_on(void)
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	while (client && !__atomic_load_n(&shared->stop, __ATOMIC_RELAXED)) {
 		uint32_t which = shared->n_stream % N_PROMPT;
-		uint64_t start = now_ns();
+		uint64_t start = nsv_now_ns();
 		bool good = ask_one(client, which, a) && memcmp(a->tokens, shared->tokens[which],
 								 sizeof(shared->tokens[0])) == 0;
 		if (!good)
@@ -483,7 +475,7 @@ static void stream_on(void)
 				a->n_token, a->reason);
 		shared->n_bad += !good;
 		shared->n_stream++;
-		shared->longest_ns = now_ns() - start > shared->longest_ns ? now_ns() - start
+		shared->longest_ns = nsv_now_ns() - start > shared->longest_ns ? nsv_now_ns() - start
 									   : shared->longest_ns;
 	}
 	nsv_client_close(client);
@@ -567,7 +559,7 @@ static void begin_life(struct place *p, uint64_t seed)
 	p->pid = fork();
 	if (p->pid == 0)
 		_exit(live(seed));
-	p->until_ns = now_ns() + below(4) * (LIFE_NS / 4) + below(LIFE_NS);
+	p->until_ns = nsv_now_ns() + below(4) * (LIFE_NS / 4) + below(LIFE_NS);
 }
 
 static void bury(struct place *p, int status, struct tally *t)
@@ -597,12 +589,12 @@ static void attend(struct place *p, struct tally *t)
 		}
 		t->n_stopped++;
 	}
-	if (now_ns() < p->until_ns)
+	if (nsv_now_ns() < p->until_ns)
 		return;
 	if (below(4) == 0 && !p->freed) {
 		kill(p->pid, SIGCONT);
 		p->freed = true;
-		p->until_ns = now_ns() + LIFE_NS / 4;
+		p->until_ns = nsv_now_ns() + LIFE_NS / 4;
 		return;
 	}
 	kill(p->pid, SIGKILL);
@@ -700,7 +692,7 @@ static void keep_log(void)
 int main(int argc, char **argv)
 {
 	uint32_t n_life = argc > 1 ? (uint32_t)atoi(argv[1]) : 1000;
-	uint64_t seed = argc > 2 ? strtoull(argv[2], NULL, 0) : now_ns();
+	uint64_t seed = argc > 2 ? strtoull(argv[2], NULL, 0) : nsv_now_ns();
 	struct tally t = {0};
 	char model[64];
 
@@ -711,9 +703,9 @@ int main(int argc, char **argv)
 		NULL, sizeof(*shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	if (shared == MAP_FAILED || start(model, sizeof(model)) < 0)
 		return EXIT_FAILURE;
-	uint64_t begin = now_ns();
+	uint64_t begin = nsv_now_ns();
 	bool good = run(n_life, seed, &t);
-	uint64_t took = now_ns() - begin;
+	uint64_t took = nsv_now_ns() - begin;
 	if (!good)
 		keep_log();
 	bool stopped = nsv_test_daemon_stop(&served, SIGTERM) == 0;

@@ -18,6 +18,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "daemon/clock.h"
 #include "tests/tools/ask.h"
 #include "tests/tools/proc.h"
 #include "tests/tools/rnd.h"
@@ -62,14 +63,6 @@ struct times {
 
 static struct times any = {.lock = PTHREAD_MUTEX_INITIALIZER};
 static struct times each = {.lock = PTHREAD_MUTEX_INITIALIZER};
-
-static uint64_t now_ns(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
 
 #define load(p) __atomic_load_n((p), __ATOMIC_ACQUIRE)
 #define add(p, n) __atomic_fetch_add((p), (n), __ATOMIC_ACQ_REL)
@@ -188,7 +181,7 @@ static uint32_t below(uint64_t *rng, uint32_t n)
 static void note_token(struct stream *s)
 {
 	uint64_t n_kill = load(&count.n_kill), before = load(&count.first_of);
-	uint64_t ns = now_ns() - load(&count.kill_ns);
+	uint64_t ns = nsv_now_ns() - load(&count.kill_ns);
 
 	if (s->kill_seen == n_kill)
 		return;
@@ -389,10 +382,10 @@ static void sleep_ns(uint64_t ns)
 /* The daemon that runs has sampled a token. */
 static bool wait_for_token(struct nsv_client *client)
 {
-	uint64_t start = now_ns();
+	uint64_t start = nsv_now_ns();
 
 	while (nsv_ask_status(client, "counters.output_tokens") < 1) {
-		if (load(&count.lost) || now_ns() - start > STALL_NS) {
+		if (load(&count.lost) || nsv_now_ns() - start > STALL_NS) {
 			lose("no token came after kill %llu",
 				(unsigned long long)load(&count.n_kill));
 			return false;
@@ -405,7 +398,7 @@ static bool wait_for_token(struct nsv_client *client)
 /* The kill counts once another daemon runs: what comes then is not what the last one left. */
 static void kill_once(void)
 {
-	__atomic_store_n(&count.kill_ns, now_ns(), __ATOMIC_RELEASE);
+	__atomic_store_n(&count.kill_ns, nsv_now_ns(), __ATOMIC_RELEASE);
 	nsv_test_service_kill(&service, SIGKILL);
 	add(&count.n_kill, 1);
 }
