@@ -174,8 +174,8 @@ static uint32_t list_bucket(
 	struct nsv_draw *d, const float *key, const struct nsv_scan_split *split, uint32_t b)
 {
 	uint32_t begin, end, n = 0, *place = d->s->place;
-	struct nsv_sample_share mine = {.n = d->scan->list_bucket(key + d->begin, span_len(d), split,
-						b, place + d->begin)};
+	struct nsv_sample_share mine = {.n = d->scan->list_bucket(
+		key + d->begin, span_len(d), split, b, place + d->begin)};
 	const struct nsv_sample_share *slots = meet(d, &mine);
 
 	for (uint32_t i = 0; d->part->index == 0 && i < d->part->count; i++) {
@@ -449,7 +449,8 @@ double nsv_draw_log_sum(struct nsv_draw *d, const struct nsv_scan_range *range)
 {
 	const struct nsv_scan_scale scale = {
 		range->max, (float)M_LOG2E, nsv_scan_grain(d->n)};
-	double sum = add_sums(d, d->scan->weigh(d->in->logits + d->begin, span_len(d), &scale, NULL));
+	double mine = d->scan->weigh(d->in->logits + d->begin, span_len(d), &scale, NULL);
+	double sum = add_sums(d, mine);
 
 	return range->max + log1p(sum - 1); /* the largest one's term is 1 */
 }
@@ -457,8 +458,8 @@ double nsv_draw_log_sum(struct nsv_draw *d, const struct nsv_scan_range *range)
 int32_t nsv_draw_token(struct nsv_draw *d, const float *x, size_t n_cand,
 	const struct nsv_scan_range *range)
 {
-	static void (*const steps[])(struct nsv_draw *d) = {gather_best, weigh, cut_top_k, cut_min_p,
-		drop_light, cut_top_p, cut_typical, draw};
+	static void (*const steps[])(struct nsv_draw *d) = {gather_best, weigh, cut_top_k,
+		cut_min_p, drop_light, cut_top_p, cut_typical, draw};
 	float temperature = d->in->params->temperature, scale = (float)M_LOG2E / temperature;
 
 	d->n_cand = n_cand;

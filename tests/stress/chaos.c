@@ -475,8 +475,7 @@ static void stream_on(void)
 				a->n_token, a->reason);
 		shared->n_bad += !good;
 		shared->n_stream++;
-		shared->longest_ns = nsv_now_ns() - start > shared->longest_ns ? nsv_now_ns() - start
-									   : shared->longest_ns;
+		shared->longest_ns = nsv_max_u64(shared->longest_ns, nsv_now_ns() - start);
 	}
 	nsv_client_close(client);
 	free(a);

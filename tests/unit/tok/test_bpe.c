@@ -16,28 +16,33 @@
 #define MAX_MERGE 60
 #define MAX_WORD 300
 
+/* Of a pair that is there twice the first counts. NULL: there is none. */
+static const struct nsv_bpe_merge *find_merge(
+	const struct nsv_bpe_merge *merges, uint32_t n_merge, const int32_t pair[2])
+{
+	for (uint32_t m = 0; m < n_merge; m++)
+		if (merges[m].left == pair[0] && merges[m].right == pair[1])
+			return &merges[m];
+	return NULL;
+}
+
 static size_t naive(const struct nsv_bpe_merge *merges, uint32_t n_merge, int32_t *id, size_t n)
 {
-	for (;;) {
-		size_t best = n;
-		uint32_t best_rank = UINT32_MAX;
+	for (;; n--) {
+		const struct nsv_bpe_merge *best = NULL;
+		size_t at = 0;
 
-		for (size_t i = 0; i + 1 < n; i++)
-			for (uint32_t m = 0; m < n_merge; m++)
-				if (merges[m].left == id[i] && merges[m].right == id[i + 1]) {
-					if (merges[m].rank < best_rank) {
-						best = i;
-						best_rank = merges[m].rank;
-					}
-					break; /* of a pair that is there twice the first counts */
-				}
-		if (best == n)
+		for (size_t i = 0; i + 1 < n; i++) {
+			const struct nsv_bpe_merge *m = find_merge(merges, n_merge, &id[i]);
+			if (m && (!best || m->rank < best->rank)) {
+				best = m;
+				at = i;
+			}
+		}
+		if (!best)
 			return n;
-		for (uint32_t m = 0; m < n_merge; m++)
-			if (merges[m].rank == best_rank)
-				id[best] = merges[m].id;
-		memmove(id + best + 1, id + best + 2, (n - best - 2) * sizeof(*id));
-		n--;
+		id[at] = best->id;
+		memmove(id + at + 1, id + at + 2, (n - at - 2) * sizeof(*id));
 	}
 }
 
