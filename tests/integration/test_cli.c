@@ -14,6 +14,7 @@
 #include <cmocka.h>
 #include <jansson.h>
 
+#include "tests/tools/ask.h"
 #include "tests/tools/daemon.h"
 #include "tests/tools/proc.h"
 #include "tests/tools/tiny.h"
@@ -572,6 +573,18 @@ static void test_chat_at_a_terminal(void **state)
 	assert_int_equal(close_terminal(&t), 0);
 }
 
+/* The io thread has taken what others had put before: what it is told of in one turn it visits in
+ * any order, but before the next. */
+static void wait_for_io(void)
+{
+	struct nsv_client *client = nsv_ask_open(daemon_.socket);
+
+	assert_non_null(client);
+	for (int i = 0; i < 2; i++)
+		assert_int_equal(nsv_client_ping(client, NSV_HANG_MS), 0);
+	nsv_client_close(client);
+}
+
 /* Ctrl-C, however often, ends the answer and nothing else: one Ctrl-D then leaves. */
 static void test_an_answer_is_interrupted(void **state)
 {
@@ -580,7 +593,9 @@ static void test_an_answer_is_interrupted(void **state)
 
 	open_terminal(&t, "400");
 	expect(&t, "> ");
-	kill(daemon_.pid, SIGSTOP); /* the answer cannot have ended when Ctrl-C comes */
+	/* The answer does not begin before the daemon knows that it is not wanted. */
+	pid_t engine = nsv_proc_hold_thread(daemon_.pid, "nsv-engine");
+	assert_true(engine > 0);
 	type(&t, "go on\r");
 	expect(&t, "go on");
 	expect(&t, "\n");
@@ -590,7 +605,8 @@ static void test_an_answer_is_interrupted(void **state)
 	 * next: after two of them the chat has asked for the end. */
 	for (int i = 0; i < 10; i++)
 		assert_true(nsv_proc_takes(t.pid, SIGINT, SYS_ppoll));
-	kill(daemon_.pid, SIGCONT);
+	wait_for_io();
+	nsv_proc_let_go(engine);
 	expect(&t, "[stopped]");
 	expect(&t, "> ");
 	type(&t, "\x04");
