@@ -245,6 +245,9 @@ install: all ## install to PREFIX= (/usr/local) under DESTDIR=
 		install -D -m 644 $$m $$d/$${m##*/}; \
 		for n in $$(tests/tools/man-names.sh $$m); do \
 			[ -e $$d/$$n.$$s ] || ln -s $${m##*/} $$d/$$n.$$s; done; done
+	install -d $(DESTDIR)$(PREFIX)/share/doc/nanoserve/examples
+	install -m 644 README.md LICENSE shm/PROTOCOL.md shm/abi.h $(DESTDIR)$(PREFIX)/share/doc/nanoserve
+	install -m 644 client/examples/* $(DESTDIR)$(PREFIX)/share/doc/nanoserve/examples
 	if [ -z "$(DESTDIR)" ] && [ "$$(id -u)" = 0 ]; then ldconfig; fi
 
 clean: ## remove build/
