@@ -5,6 +5,7 @@
  * opener changes the word (seq_cst), then reads the count. One of the two sees the other. */
 #include "kernels/team.h"
 
+#include <fcntl.h>
 #include <linux/futex.h>
 #include <pthread.h>
 #include <sched.h>
@@ -27,6 +28,7 @@ struct gate {
 struct member {
 	struct nsv_part part;
 	pthread_t thread;
+	_Atomic pid_t tid; /* 0: not known yet */
 };
 
 struct nsv_team {
@@ -35,7 +37,9 @@ struct nsv_team {
 	char pad[NSV_CACHE_LINE - 4];
 	_Atomic uint32_t n_taken; /* items of this phase */
 	char pad_taken[NSV_CACHE_LINE - 4];
-	uint32_t spin, spin_meet, n_member;
+	uint32_t spin, spin_meet;
+	uint32_t n_member; /* with the caller; n_room at most */
+	uint32_t n_room;
 	void (*fn)(const struct nsv_part *part, void *arg); /* NULL: leave */
 	void *arg;
 	struct member members[];
@@ -87,9 +91,10 @@ uint32_t nsv_team_take(const struct nsv_part *part, uint32_t *alone)
 
 static void *member_main(void *arg)
 {
-	const struct member *self = arg;
+	struct member *self = arg;
 	struct nsv_team *team = self->part.team;
 	char name[16];
+	atomic_store_explicit(&self->tid, gettid(), memory_order_relaxed);
 	snprintf(name, sizeof(name), "nsv-work/%u", self->part.index % 100000u);
 	pthread_setname_np(pthread_self(), name);
 	for (uint32_t seen = 0;; seen++) {
@@ -124,20 +129,50 @@ uint32_t nsv_team_cpus(void)
 	return n > 0 ? (uint32_t)n : 1;
 }
 
-/* Signals are for the owner's threads: members take none. */
-static int start_members(struct nsv_team *team)
+/* ---- Threads */
+
+static void set_spin(struct nsv_team *team, uint32_t n)
+{
+	bool is_crowded = nsv_team_cpus() < n;
+	team->spin = is_crowded ? SPIN_CROWDED : SPIN;
+	team->spin_meet = is_crowded ? SPIN_CROWDED : SPIN_MEET;
+}
+
+static int start_member(struct nsv_team *team)
+{
+	struct member *m = &team->members[team->n_member];
+	atomic_store_explicit(&m->tid, 0, memory_order_relaxed);
+	int r = pthread_create(&m->thread, NULL, member_main, m);
+	if (r == 0)
+		team->n_member++;
+	return -r;
+}
+
+/* As many of n as can be had, where there is none but the caller. How many they are they read in
+ * their first run. Signals are for the owner's threads: members take none. */
+static int start_members(struct nsv_team *team, uint32_t n)
 {
 	sigset_t all, old;
 	int r = 0;
+	set_spin(team, n);
+	atomic_store_explicit(&team->start.word, 0, memory_order_relaxed);
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, &old);
-	for (uint32_t i = 1; i < team->members[0].part.count && !r; i++) {
-		r = -pthread_create(&team->members[i].thread, NULL, member_main, &team->members[i]);
-		if (!r)
-			team->n_member++;
-	}
+	while (team->n_member < n && r == 0)
+		r = start_member(team);
 	pthread_sigmask(SIG_SETMASK, &old, NULL);
+	for (uint32_t i = 0; i < team->n_member; i++)
+		team->members[i].part.count = team->n_member;
+	team->members[0].part.team = team->n_member > 1 ? team : NULL;
 	return r;
+}
+
+static void end_members(struct nsv_team *team)
+{
+	team->fn = NULL;
+	gate_open(&team->start);
+	while (team->n_member > 1)
+		pthread_join(team->members[--team->n_member].thread, NULL);
 }
 
 int nsv_team_new(uint32_t n_thread, struct nsv_team **ret_team)
@@ -152,14 +187,11 @@ int nsv_team_new(uint32_t n_thread, struct nsv_team **ret_team)
 	team = calloc(1, len);
 	if (!team)
 		return -ENOMEM;
-	bool is_crowded = nsv_team_cpus() < n_thread;
-	team->spin = is_crowded ? SPIN_CROWDED : SPIN;
-	team->spin_meet = is_crowded ? SPIN_CROWDED : SPIN_MEET;
+	team->n_room = n_thread;
 	team->n_member = 1;
 	for (uint32_t i = 0; i < n_thread; i++)
-		team->members[i].part =
-			(struct nsv_part){i, n_thread, n_thread > 1 ? team : NULL};
-	r = start_members(team);
+		team->members[i].part = (struct nsv_part){.index = i, .team = team};
+	r = start_members(team, n_thread);
 	if (r < 0) {
 		nsv_team_free(team);
 		return r;
@@ -172,14 +204,60 @@ void nsv_team_free(struct nsv_team *team)
 {
 	if (!team)
 		return;
-	team->fn = NULL;
-	gate_open(&team->start);
-	for (uint32_t i = 1; i < team->n_member; i++)
-		pthread_join(team->members[i].thread, NULL);
+	end_members(team);
 	free(team);
+}
+
+void nsv_team_resize(struct nsv_team *team, uint32_t n)
+{
+	n = (uint32_t)nsv_max(1, nsv_min(n, team->n_room));
+	if (n == team->n_member)
+		return;
+	end_members(team);
+	(void)start_members(team, n);
 }
 
 uint32_t nsv_team_size(const struct nsv_team *team)
 {
-	return team->members[0].part.count;
+	return team->n_member;
+}
+
+/* ---- Waiting for processors */
+
+/* A thread's schedstat: the time it ran, the time it waited for that, how often. */
+static int read_delay(pid_t tid, uint64_t *ret_ns)
+{
+	char path[48], text[96];
+	unsigned long long ran, waited;
+
+	snprintf(path, sizeof(path), "/proc/self/task/%d/schedstat", (int)tid);
+	nsv_autoclose int fd = open(path, O_RDONLY | O_CLOEXEC);
+	if (fd < 0)
+		return -errno;
+	ssize_t n = read(fd, text, sizeof(text) - 1);
+	if (n < 0)
+		return -errno;
+	text[n] = '\0';
+	if (sscanf(text, "%llu %llu", &ran, &waited) != 2)
+		return -EPROTO;
+	*ret_ns = waited;
+	return 0;
+}
+
+int nsv_team_delay_ns(const struct nsv_team *team, uint64_t *ret_ns)
+{
+	uint64_t sum, ns;
+	int r = read_delay(gettid(), &sum);
+
+	for (uint32_t i = 1; r == 0 && i < team->n_member; i++) {
+		pid_t tid = atomic_load_explicit(&team->members[i].tid, memory_order_relaxed);
+
+		if (tid == 0)
+			continue;
+		r = read_delay(tid, &ns);
+		sum += r == 0 ? ns : 0;
+	}
+	if (r == 0)
+		*ret_ns = sum;
+	return r;
 }

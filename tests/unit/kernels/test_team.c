@@ -142,6 +142,74 @@ static void test_wake_after_idle(void **unused)
 	nsv_team_free(team);
 }
 
+/* Any number up to the first one; nobody misses a run or has one twice. */
+static void test_resize(void **unused)
+{
+	struct nsv_team *team = NULL;
+	(void)unused;
+	assert_int_equal(nsv_team_new(MEMBERS, &team), 0);
+	for (uint32_t i = 0; i < 200; i++) {
+		uint32_t n = t_below(MEMBERS + 3), now = (uint32_t)nsv_max(1, nsv_min(n, MEMBERS));
+		struct count c = {.size = now};
+		nsv_team_resize(team, n);
+		assert_int_equal(nsv_team_size(team), now);
+		for (uint32_t k = 1; k <= i % 4; k++) {
+			nsv_team_run(team, count_part, &c);
+			for (uint32_t m = 0; m < MEMBERS; m++)
+				assert_int_equal(c.runs[m], m < now ? k : 0);
+		}
+	}
+	nsv_team_free(team);
+}
+
+#define DELAY_NS 50000000u
+
+struct delayed {
+	const struct nsv_team *team;
+	uint64_t until_ns;
+	_Atomic uint32_t is_over;
+};
+
+static void be_delayed_part(const struct nsv_part *part, void *arg)
+{
+	struct delayed *d = arg;
+	uint64_t now_ns = 0;
+	while (!atomic_load(&d->is_over))
+		if (part->index == 0 && (nsv_team_delay_ns(d->team, &now_ns) < 0 ||
+						now_ns >= d->until_ns))
+			atomic_store(&d->is_over, 1);
+}
+
+static void new_team_on_one_cpu(uint32_t n, struct nsv_team **ret_team)
+{
+	cpu_set_t all, one;
+	int cpu = 0;
+	assert_int_equal(sched_getaffinity(0, sizeof(all), &all), 0);
+	while (!CPU_ISSET(cpu, &all))
+		cpu++;
+	CPU_ZERO(&one);
+	CPU_SET(cpu, &one);
+	assert_int_equal(sched_setaffinity(0, sizeof(one), &one), 0);
+	assert_int_equal(nsv_team_new(n, ret_team), 0);
+	assert_int_equal(sched_setaffinity(0, sizeof(all), &all), 0);
+}
+
+/* Two members share a processor: what one waits while the other runs is seen. */
+static void test_delay(void **unused)
+{
+	struct nsv_team *team = NULL;
+	struct delayed d = {0};
+	(void)unused;
+	if (getenv("NANOSERVE_QUICK"))
+		skip(); /* under valgrind threads wait for each other, not for processors */
+	new_team_on_one_cpu(3, &team);
+	d.team = team;
+	assert_int_equal(nsv_team_delay_ns(team, &d.until_ns), 0);
+	d.until_ns += DELAY_NS;
+	nsv_team_run(team, be_delayed_part, &d);
+	nsv_team_free(team);
+}
+
 static void test_new_and_free(void **unused)
 {
 	struct nsv_team *team = NULL;
@@ -187,6 +255,8 @@ int main(void)
 		cmocka_unit_test(test_sleepers),
 		cmocka_unit_test(test_take),
 		cmocka_unit_test(test_wake_after_idle),
+		cmocka_unit_test(test_resize),
+		cmocka_unit_test(test_delay),
 		cmocka_unit_test(test_new_and_free),
 		cmocka_unit_test(test_range),
 	};

@@ -624,6 +624,28 @@ static void test_forward(void **state)
 	check_forward(&apart, false);
 }
 
+/* Members may become fewer and more between two steps: the logits are the same bits. */
+static void test_other_members(void **state)
+{
+	static const uint32_t n_members[] = {4, 1, 3, 2, 4};
+	struct rig r;
+	int32_t tokens[MAX_ROW];
+	float want[MAX_ROW * N_VOCAB], logits[MAX_ROW * N_VOCAB];
+
+	(void)state;
+	open_rig(&r, (struct flaw){0}, find_backend("cpu"), 4);
+	draw_tokens(tokens, MAX_ROW);
+	run_steps(&r, tokens, MAX_ROW, 2, want);
+	for (size_t i = 0; i < NSV_ARRAY_LEN(n_members); i++) {
+		nsv_team_resize(r.team, n_members[i]);
+		assert_int_equal(nsv_team_size(r.team), n_members[i]);
+		memset(logits, 0xff, sizeof(logits));
+		run_steps(&r, tokens, MAX_ROW, 2, logits);
+		assert_memory_equal(logits, want, sizeof(want));
+	}
+	close_rig(&r);
+}
+
 /* Rows that nobody wants cost no logits, and change none. */
 static void test_wanted_rows(void **state)
 {
@@ -785,6 +807,7 @@ int main(void)
 		cmocka_unit_test(test_refuses_tensors),
 		cmocka_unit_test(test_refuses_keys),
 		cmocka_unit_test(test_forward),
+		cmocka_unit_test(test_other_members),
 		cmocka_unit_test(test_wanted_rows),
 		cmocka_unit_test(test_bad_batches),
 		cmocka_unit_test(test_id),
