@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "daemon/sched.h"
+#include "kernels/team.h"
 #include "shm/version.h"
 
 #define MAX_FILE_LEN (1u << 20)
@@ -73,7 +74,8 @@ static const char usage[] =
 	"  --kv-memory SIZE    the KV pool's memory, as in 512MiB or 4GiB, instead\n"
 	"  --swap-blocks N     blocks beside the pool for requests that must wait; without them\n"
 	"                      these are computed again [0]\n"
-	"  --threads N         threads that compute [one a CPU]\n"
+	"  --threads N         threads that compute [one a CPU, fewer while other programs\n"
+	"                      keep them from it]\n"
 	"  --batch-tokens N    tokens a step at most [512]\n"
 	"  --mixed-tokens N    of them for prompts while streams run [32]: fewer make shorter\n"
 	"                      pauses in the streams, and later answers to long prompts\n"
@@ -365,7 +367,7 @@ int nsv_config_init(struct nsv_config *c, int argc, char **argv, struct nsv_err 
 		.mixed_tokens = NSV_SCHED_MIXED_TOKENS,
 		.max_requests = 256,
 		.run_ahead = 1,
-		.spin_us = sysconf(_SC_NPROCESSORS_ONLN) > 1 ? 20 : 0,
+		.spin_us = nsv_team_cpus() > 1 ? 20 : 0,
 		.limits = {.sessions = 4096,
 			.descriptors = 16384,
 			.memory_mib = 2048,

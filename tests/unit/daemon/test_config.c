@@ -1,6 +1,7 @@
 /* The command line over the file over defaults; whatever is wrong is named. */
 #include "daemon/config.h"
 
+#include <sched.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <string.h>
@@ -130,6 +131,28 @@ static void test_command_line(void **state)
 	assert_int_equal(line(&c, &err, "--config", "/nonexistent"), -ENOENT);
 }
 
+/* Processors are those that it may run on, however many the machine has. */
+static void test_one_processor(void **state)
+{
+	struct nsv_config c;
+	struct nsv_err err;
+	cpu_set_t all, one;
+	int cpu = 0;
+	(void)state;
+
+	assert_int_equal(sched_getaffinity(0, sizeof(all), &all), 0);
+	while (!CPU_ISSET(cpu, &all))
+		cpu++;
+	CPU_ZERO(&one);
+	CPU_SET(cpu, &one);
+	assert_int_equal(sched_setaffinity(0, sizeof(one), &one), 0);
+	int ret = line(&c, &err, NULL, NULL);
+	assert_int_equal(sched_setaffinity(0, sizeof(all), &all), 0);
+	assert_int_equal(ret, 0);
+	assert_int_equal(c.spin_us, 0);
+	nsv_config_deinit(&c);
+}
+
 static void test_sizes(void **state)
 {
 	char *both[] = {
@@ -182,6 +205,7 @@ int main(void)
 		cmocka_unit_test(test_every_key),
 		cmocka_unit_test(test_wrong_files),
 		cmocka_unit_test(test_command_line),
+		cmocka_unit_test(test_one_processor),
 		cmocka_unit_test(test_sizes),
 		cmocka_unit_test(test_the_command_line_wins),
 	};
