@@ -197,6 +197,8 @@ static int build(struct nsv_engine *e, const struct nsv_engine_config *c,
 	if (ret < 0)
 		return ret;
 	e->info.threads = c->threads ? c->threads : nsv_team_cpus();
+	e->adapts = c->threads == 0 && e->info.threads > 1;
+	nsv_crowd_init(&e->crowd, e->info.threads);
 	e->share_prefixes = c->share_prefixes;
 	e->info.run_ahead = c->run_ahead ? (uint32_t)nsv_min(c->run_ahead, NSV_MAX_AHEAD) : 1;
 	e->dispatch.backend = e->info.backend;
@@ -270,6 +272,7 @@ int nsv_engine_new(struct nsv_engine **ret_engine, const struct nsv_engine_confi
 	}
 	nsv_stat_set(&e->stats.blocks_free, e->alloc.n_free);
 	nsv_stat_set(&e->stats.host_free, e->host_alloc.n_free);
+	nsv_stat_set(&e->stats.n_thread, nsv_team_size(e->team));
 	*ret_engine = e;
 	return 0;
 }
@@ -408,6 +411,30 @@ static void tell_stats(struct nsv_engine *e)
 	nsv_stat_set(&e->stats.blocks_idle, nsv_block_n_idle(&e->alloc));
 	nsv_stat_set(&e->stats.host_free, e->host_alloc.n_free);
 	nsv_stat_set(&e->stats.waste, (uint32_t)nsv_sched_waste(&e->sched));
+	nsv_stat_set(&e->stats.n_thread, nsv_team_size(e->team));
+}
+
+static int begin_window(struct nsv_engine *e)
+{
+	e->window_busy_ns = e->stats.step_ns;
+	return nsv_team_delay_ns(e->team, &e->window_delay_ns);
+}
+
+/* Between two steps the team may change: any number of members computes the same bits. */
+static void adapt(struct nsv_engine *e)
+{
+	uint64_t busy_ns = e->stats.step_ns - e->window_busy_ns, delay_ns;
+
+	if (!e->adapts || busy_ns < NSV_CROWD_WINDOW_NS)
+		return;
+	int ret = nsv_team_delay_ns(e->team, &delay_ns);
+	if (ret == 0) {
+		uint32_t n = nsv_crowd_next(&e->crowd, nsv_now_ns(), busy_ns,
+			delay_ns - e->window_delay_ns);
+		nsv_team_resize(e->team, n);
+		ret = begin_window(e);
+	}
+	e->adapts = ret == 0; /* else the kernel does not tell */
 }
 
 static void after_step(struct nsv_engine *e)
@@ -419,6 +446,7 @@ static void after_step(struct nsv_engine *e)
 #endif
 	if (__atomic_exchange_n(&e->audit, 0, __ATOMIC_RELAXED))
 		nsv_engine_audit_now(e, true);
+	adapt(e);
 	tell_stats(e);
 	if (e->watchdog_ns && (now = nsv_now_ns()) - e->watchdog_last_ns >= e->watchdog_ns) {
 		e->watchdog_last_ns = now;
@@ -452,6 +480,7 @@ static void *run(void *arg)
 	int ret = 0;
 
 	prctl(PR_SET_NAME, "nsv-engine");
+	e->adapts = e->adapts && begin_window(e) == 0;
 	e->watchdog_ns = nsv_notify_watchdog_ns();
 	while (ret >= 0 && !e->stopping) {
 		ret = nsv_engine_turn(e, &err);
@@ -550,6 +579,7 @@ struct nsv_engine_stats nsv_engine_get_stats(const struct nsv_engine *e)
 	COPY(blocks_idle);
 	COPY(host_free);
 	COPY(waste);
+	COPY(n_thread);
 	COPY(n_swap_out);
 	COPY(n_swap_in);
 	COPY(n_fork_token);

@@ -31,7 +31,7 @@ struct nsv_engine_keep {
 
 struct nsv_engine_config {
 	const char *backend;  /* name, or NULL */
-	uint32_t threads;     /* 0: one a CPU */
+	uint32_t threads;     /* 0: one a CPU, fewer while they have to wait for it */
 	const char *kv_dtype; /* name, or NULL: the backend's */
 	uint32_t kv_blocks;   /* 0: from memory */
 	uint64_t kv_memory;   /* bytes; 0: from free memory */
@@ -50,7 +50,8 @@ struct nsv_engine_config {
 struct nsv_engine_info {
 	const struct nsv_backend *backend;
 	const struct nsv_model_desc *desc;
-	uint32_t threads, block_size, n_block;
+	uint32_t threads; /* at most */
+	uint32_t block_size, n_block;
 	uint32_t n_host_block;
 	uint32_t kv_dtype;
 	size_t weights_len, kv_len, host_len, seqs_len;
@@ -84,6 +85,7 @@ struct nsv_engine_stats {
 	uint64_t n_prompt_lp;	   /* prompt tokens whose log-probabilities were told */
 	uint32_t n_running, n_waiting, n_paused, n_done, blocks_free, blocks_idle, host_free;
 	uint32_t waste; /* slots of held blocks without a token */
+	uint32_t n_thread; /* that compute now */
 };
 
 struct nsv_session_close { /* CLOSE and its answer CLOSED; lies in the session */

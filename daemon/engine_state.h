@@ -6,6 +6,7 @@
 #define NSV_DAEMON_ENGINE_STATE_H
 
 #include "cache/kv.h"
+#include "daemon/crowd.h"
 #include "daemon/engine.h"
 #include "daemon/exec.h"
 #include "daemon/sched.h"
@@ -66,6 +67,11 @@ struct nsv_engine {
 	char *text; /* (2, info.text_need): decided text, raw text */
 	struct nsv_engine_stats stats;
 	uint64_t watchdog_ns, watchdog_last_ns;
+	/* Where the number of threads is left to us; step_ns of the stats and the members' delay
+	 * when the window began. */
+	struct nsv_crowd crowd;
+	bool adapts;
+	uint64_t window_busy_ns, window_delay_ns;
 
 	pthread_t thread;
 	bool started, stopping, failed;

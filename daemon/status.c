@@ -86,6 +86,7 @@ static void add_load(json_t *root, const struct nsv_server *s)
 		json_pack("{s:i, s:i, s:i, s:i}", "running", (int)(t.n_running - t.n_paused),
 			"queued", (int)t.n_waiting, "paused", (int)t.n_paused, "ended",
 			(int)t.n_done));
+	json_object_set_new(root, "threads_now", json_integer(t.n_thread));
 	json_object_set_new(root, "counters", counters_json(s, &t));
 }
 

@@ -1,0 +1,152 @@
+/* A daemon whose threads nobody numbered leaves a processor to a program that never waits, and
+ * takes it back when that has gone. Daemon and program have the highest priority, so that what else
+ * the machine does disturbs neither. */
+#include <sched.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+
+#include <cmocka.h>
+
+#include "tests/tools/ask.h"
+#include "tests/tools/daemon.h"
+#include "tests/tools/wait.h"
+
+#define N_CPU 2
+
+static bool may_run_on(int n)
+{
+	cpu_set_t all, some;
+
+	CPU_ZERO(&some);
+	if (sched_getaffinity(0, sizeof(all), &all) < 0 || CPU_COUNT(&all) < n)
+		return false;
+	for (int cpu = 0; CPU_COUNT(&some) < n; cpu++)
+		if (CPU_ISSET(cpu, &all))
+			CPU_SET(cpu, &some);
+	return sched_setaffinity(0, sizeof(some), &some) == 0;
+}
+
+static pid_t start(void (*run)(const char *socket), const char *socket)
+{
+	pid_t pid = fork();
+
+	if (pid == 0) {
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
+		run(socket);
+		_exit(1);
+	}
+	return pid;
+}
+
+static void stop(pid_t pid)
+{
+	kill(pid, SIGKILL);
+	waitpid(pid, NULL, 0);
+}
+
+static void never_wait(const char *socket)
+{
+	(void)socket;
+	for (volatile uint64_t n = 0;; n++)
+		;
+}
+
+/* One answer after the other, read as it comes. */
+static void keep_asking(const char *socket)
+{
+	struct nsv_client *client = nsv_ask_open(socket);
+	struct nsv_client_chunk chunk = {.size = sizeof(chunk)};
+	struct nsv_client_params p;
+	struct nsv_request *request;
+
+	nsv_client_params_init(&p);
+	p.flags = NSV_CLIENT_IGNORE_END;
+	p.max_tokens = 1000;
+	while (client && nsv_client_submit_text(client, "once", 4, &p, &request) == 0) {
+		while (nsv_request_next(request, -1, &chunk) > 0)
+			;
+		nsv_request_free(request);
+	}
+}
+
+/* Looks seldom enough to disturb nobody. */
+static bool threads_become(struct nsv_client *client, int n)
+{
+	int64_t end = nsv_wait_clock_s() + NSV_HANG_S;
+	bool are;
+
+	while (!(are = nsv_ask_status(client, "threads_now") == n) && nsv_wait_clock_s() < end)
+		usleep(20000);
+	return are;
+}
+
+static void test_a_processor_is_left(void **state)
+{
+	const char *model = nsv_test_model();
+	struct nsv_test_daemon d;
+	(void)state;
+
+	if (!model || !may_run_on(N_CPU) || setpriority(PRIO_PROCESS, 0, -20) < 0) {
+		print_message("needs the model, two processors and a right to priority\n");
+		skip();
+	}
+	assert_int_equal(nsv_test_daemon_start(&d, model, NULL), 0);
+	struct nsv_client *client = nsv_ask_open(d.socket);
+	assert_non_null(client);
+	assert_int_equal(nsv_ask_status(client, "threads"), N_CPU);
+	assert_int_equal(nsv_ask_status(client, "threads_now"), N_CPU);
+	pid_t asker = start(keep_asking, d.socket);
+	for (int i = 0; i < 2; i++) {
+		pid_t spinner = start(never_wait, NULL);
+		assert_true(threads_become(client, 1));
+		stop(spinner);
+		assert_true(threads_become(client, N_CPU));
+	}
+	stop(asker);
+	nsv_client_close(client);
+	assert_int_equal(nsv_test_daemon_stop(&d, SIGTERM), 0);
+}
+
+/* Who says how many has so many. */
+static void test_a_number_is_kept(void **state)
+{
+	static const char *const extra[] = {"--threads", "2", NULL};
+	const char *model = nsv_test_model();
+	struct nsv_test_daemon d;
+	struct nsv_answer *a;
+	(void)state;
+
+	if (!model)
+		skip();
+	assert_int_equal(nsv_test_daemon_start(&d, model, extra), 0);
+	struct nsv_client *client = nsv_ask_open(d.socket);
+	pid_t spinners[4];
+	for (size_t i = 0; i < NSV_ARRAY_LEN(spinners); i++)
+		spinners[i] = start(never_wait, NULL);
+	a = calloc(1, sizeof(*a));
+	for (int i = 0; i < 5; i++) {
+		nsv_ask_hello(client, a);
+		assert_int_equal(a->ret, 0);
+		assert_int_equal(nsv_ask_status(client, "threads_now"), 2);
+	}
+	free(a);
+	for (size_t i = 0; i < NSV_ARRAY_LEN(spinners); i++)
+		stop(spinners[i]);
+	nsv_client_close(client);
+	assert_int_equal(nsv_test_daemon_stop(&d, SIGTERM), 0);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_a_processor_is_left),
+		cmocka_unit_test(test_a_number_is_kept),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
