@@ -308,30 +308,6 @@ static struct measured start(
 	return of_rounds(ready, n_start);
 }
 
-/* Which count of threads is best beside clients that wait or poll: as many as are asked for, and
- * one fewer, which leaves the client a processor. */
-static void measure_polling(struct subject s)
-{
-	int n = atoi(s.threads);
-
-	for (int i = n; i >= 1 && i >= n - 1; i--) {
-		char threads[16], what[64];
-		struct nsv_test_daemon d;
-
-		snprintf(threads, sizeof(threads), "%d", i);
-		s.threads = threads;
-		start(&d, &s, 1);
-		s.client = open_session(d.socket);
-		ask_random(s.client, 512, 32);
-		snprintf(what, sizeof(what), "decode 128, %d threads", i);
-		add_rate(&s, what, decode_rate(s.client, 5, N_ROUND), 0, 0, 0);
-		snprintf(what, sizeof(what), "decode 128, %d threads, polled", i);
-		add_rate(&s, what, decode_rate_polling(s.client), 0, 0, 0);
-		nsv_client_close(s.client);
-		stop(&d);
-	}
-}
-
 static void measure(struct subject *s, void (*rows)(const struct subject *s), double ready_target)
 {
 	struct nsv_test_daemon d;
@@ -361,7 +337,8 @@ static void measure_beside(const struct subject *first, const char *file, const 
 		printf("%s is not there\n", file);
 }
 
-void report_models(struct nsv_report *r, const char *threads, const struct limits *limits)
+static struct subject first_subject(
+	struct nsv_report *r, const char *threads, const struct limits *limits)
 {
 	struct subject s = {.r = r,
 		.threads = threads,
@@ -373,8 +350,52 @@ void report_models(struct nsv_report *r, const char *threads, const struct limit
 	if (!nsv_test_model())
 		die("the model is not there: make model");
 	snprintf(s.path, sizeof(s.path), "%s", nsv_test_model());
+	return s;
+}
+
+void report_models(struct nsv_report *r, const char *threads, const struct limits *limits)
+{
+	struct subject s = first_subject(r, threads, limits);
+
 	measure(&s, add_full, 0.25);
-	measure_polling(s);
 	measure_beside(&s, "qwen2.5-coder-0.5b-instruct-q4_k_m.gguf", "qwen2.5");
 	measure_beside(&s, "gemma-3-270m-q4_k_m.gguf", "gemma3");
+}
+
+/* ---- Clients that wait, and that poll */
+
+/* threads: "0": the daemon's own choice. */
+static void measure_polling(struct subject s, const char *threads, const char *name)
+{
+	struct nsv_test_daemon d;
+	char what[64];
+
+	s.threads = threads;
+	start(&d, &s, 1);
+	s.client = open_session(d.socket);
+	ask_random(s.client, 512, 32);
+	snprintf(what, sizeof(what), "decode 128, %s", name);
+	add_rate(&s, what, decode_rate(s.client, 5, N_ROUND), 0, 0, 0);
+	snprintf(what, sizeof(what), "decode 128, %s, polled", name);
+	add_rate(&s, what, decode_rate_polling(s.client), 0, 0, 0);
+	nsv_client_close(s.client);
+	stop(&d);
+}
+
+/* As many threads as are asked for, one fewer, which leaves the client a processor, and as many as
+ * the daemon finds best. */
+void report_polling(struct nsv_report *r, const char *threads)
+{
+	const struct limits none = {0};
+	struct subject s = first_subject(r, threads, &none);
+	int n = atoi(threads);
+
+	for (int i = n; i >= 1 && i >= n - 1; i--) {
+		char count[16], name[32];
+
+		snprintf(count, sizeof(count), "%d", i);
+		snprintf(name, sizeof(name), "%d threads", i);
+		measure_polling(s, count, name);
+	}
+	measure_polling(s, "0", "threads by default");
 }

@@ -1,8 +1,8 @@
 /* The cpu backend: its kernels against the machine's limits, then whole models as a client sees
  * them, by a fresh daemon and the client library. Beside it, where LLAMA_CPP names a build of
  * llama.cpp, its programs on the same files and threads in the same run. NANOSERVE_BENCH_THREADS:
- * threads of both [2]; NANOSERVE_BENCH_PART=kernels or =models: that part alone (models then have
- * no limits).
+ * threads of both [2]; NANOSERVE_BENCH_PART=kernels, =models or =polling: that part alone (models
+ * then have no limits).
  *
  *     make bench NAME=cpu        build/bench/cpu.json, build/bench/cpu.svg */
 #include <string.h>
@@ -16,9 +16,16 @@ _Noreturn void die(const char *what)
 	exit(1);
 }
 
+static bool wants(const char *part)
+{
+	const char *only = getenv("NANOSERVE_BENCH_PART");
+
+	return !only || strcmp(only, part) == 0;
+}
+
 int main(void)
 {
-	const char *threads = getenv("NANOSERVE_BENCH_THREADS"), *part = getenv("NANOSERVE_BENCH_PART");
+	const char *threads = getenv("NANOSERVE_BENCH_THREADS");
 	struct limits limits = {0};
 	struct nsv_report r;
 
@@ -27,10 +34,12 @@ int main(void)
 		die("NANOSERVE_BENCH_THREADS is no count of threads");
 	setlinebuf(stdout); /* it takes minutes: what is known is to be seen */
 	nsv_report_begin(&r, "cpu");
-	if (!part || strcmp(part, "models"))
+	if (wants("kernels"))
 		report_kernels(&r, (uint32_t)atoi(threads), &limits);
-	if (!part || strcmp(part, "kernels"))
+	if (wants("models"))
 		report_models(&r, threads, &limits);
+	if (wants("polling"))
+		report_polling(&r, threads);
 	nsv_report_end(&r);
 	return 0;
 }

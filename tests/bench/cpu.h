@@ -35,5 +35,7 @@ void report_kernels(struct nsv_report *r, uint32_t n_thread, struct limits *ret)
 
 /* The default model in full, then the others that are there. `threads` of both sides. */
 void report_models(struct nsv_report *r, const char *threads, const struct limits *limits);
+/* Counts of threads beside a client that waits, and one that polls. */
+void report_polling(struct nsv_report *r, const char *threads);
 
 #endif
