@@ -15,6 +15,7 @@
 #include "daemon/notify.h"
 #include "daemon/session.h"
 #include "daemon/sigbus.h"
+#include "shm/wire.h"
 
 #define BACKLOG 1024
 #define ACCEPT_RETRY_NS 100000000u
@@ -326,6 +327,9 @@ int nsv_server_init(struct nsv_server *s, const struct nsv_config *config,
 	reserve_descriptors(s, fd_limit);
 	if (!config->socket && ret == -ENOENT)
 		return nsv_fail(err, ret, "no socket: name one with --socket PATH");
+	if (ret == 0 && nsv_wire_refuse_fds(s->listen_fd) < 0)
+		nsv_warning("clients can pass descriptors, and one that takes long to close holds "
+			    "up everybody: Linux 6.16 and later refuse them");
 	if (ret == 0)
 		ret = nsv_mailbox_init(&s->inbox, true);
 	if (ret == 0) {

@@ -97,6 +97,7 @@ void nsv_session_new(struct nsv_server *server, int fd)
 		close(fd);
 		return;
 	}
+	(void)nsv_wire_refuse_fds(fd); /* it may have been there before the daemon was */
 	set_deadline(se);
 	link_session(se);
 	server->n_hello++;
@@ -180,6 +181,7 @@ void nsv_session_resume(struct nsv_session *se)
 	socklen_t len = sizeof(cred);
 
 	(void)getsockopt(se->fd, SOL_SOCKET, SO_PEERCRED, &cred, &len);
+	(void)nsv_wire_refuse_fds(se->fd); /* another daemon's listener may have let them through */
 	se->pid = cred.pid;
 	se->state = NSV_SESSION_OPEN;
 	link_session(se);

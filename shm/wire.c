@@ -5,6 +5,10 @@
 #include <sys/socket.h>
 #include <sys/uio.h>
 
+#ifndef SO_PASSRIGHTS
+#define SO_PASSRIGHTS 83
+#endif
+
 #define N_FD 2	  /* descriptors of a welcome: up, down */
 #define MAX_FD 16 /* room for surplus ones, so that they are received and closed */
 
@@ -263,4 +267,11 @@ int nsv_bell_drain(int fd)
 	if (n == 0)
 		return -ECONNRESET;
 	return errno == EAGAIN ? 0 : -errno;
+}
+
+int nsv_wire_refuse_fds(int fd)
+{
+	const int no = 0;
+
+	return setsockopt(fd, SOL_SOCKET, SO_PASSRIGHTS, &no, sizeof(no)) < 0 ? -errno : 0;
 }

@@ -40,4 +40,9 @@ int nsv_bell_send(int fd);
 /* Takes all that has been sent. 0, -ECONNRESET: the peer has closed, or -errno. Never blocks. */
 int nsv_bell_drain(int fd);
 
+/* Has the kernel refuse descriptors to whoever sends them to this socket, or, if it listens, to one
+ * that is made for a connection from now on. Whoever closes the last one of a file may have to wait
+ * for that: for a socket's linger time. 0; -ENOPROTOOPT: before Linux 6.16; -errno. */
+int nsv_wire_refuse_fds(int fd);
+
 #endif

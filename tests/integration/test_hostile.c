@@ -10,6 +10,7 @@
 
 #include <cmocka.h>
 
+#include "tests/tools/fds.h"
 #include "tests/tools/proc.h"
 #include "tests/tools/raw.h"
 #include "tests/tools/serve.h"
@@ -59,6 +60,29 @@ static void test_silent_connections_have_a_limit(void **state)
 		assert_int_equal(nsv_user_end(nsv_user_begin(NSV_USER_A, open_and_close, NULL)), 0);
 	for (int i = 0; i < N; i++)
 		close(fds[i]);
+	nsv_serve_end(&served);
+}
+
+/* The last one to close a file may have to wait for that: a socket that lingers, with a reader that
+ * never comes, held the io thread for as long as its sender liked. */
+static void test_descriptors_are_refused(void **state)
+{
+	struct nsv_raw r;
+	(void)state;
+
+	nsv_serve(&served, "{}");
+	int silent = nsv_raw_connect(served.daemon.socket);
+	assert_int_equal(nsv_raw_open(&r, served.daemon.socket, NULL), 0);
+	if (nsv_wire_refuse_fds(silent) == -ENOPROTOOPT) {
+		print_message("skipped: kernels before 6.16 refuse nobody's descriptors\n");
+	} else {
+		assert_int_equal(nsv_fds_send(silent, "x", 1, &r.up_region.fd, 1), -1);
+		assert_int_equal(errno, EPERM);
+		assert_int_equal(nsv_fds_send(r.fd, "x", 1, &r.up_region.fd, 1), -1);
+		assert_int_equal(errno, EPERM);
+	}
+	close(silent);
+	nsv_raw_close(&r);
 	nsv_serve_end(&served);
 }
 
@@ -435,6 +459,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_silent_connections_have_a_limit),
+		cmocka_unit_test(test_descriptors_are_refused),
 		cmocka_unit_test(test_odd_packets_and_half_open_sockets),
 		cmocka_unit_test(test_welcomes_that_are_never_read),
 		cmocka_unit_test(test_large_sessions_in_every_phase),
