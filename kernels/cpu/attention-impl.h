@@ -77,6 +77,8 @@ static void score_strip(
 {
 	const struct nsv_attn_shape *s = it->call->shape;
 	uint32_t pos = begin / VF_N * VF_N;
+	if (score_together(it, w, strip, begin, end))
+		return;
 	const struct keys keys = {
 		.k = {(const char *)w->k}, .stride = VF_N * sizeof(float)};
 	if (k_in_place(s)) {
@@ -254,6 +256,8 @@ static void value_strip(
 	const struct item *it, struct work *w, uint32_t strip, uint32_t begin, uint32_t end)
 {
 	const struct nsv_attn_shape *s = it->call->shape;
+	if (value_together(it, w, strip, begin, end))
+		return;
 	if (!v_in_place(s))
 		value_gathered(it, w, strip, begin - strip, end - strip);
 	else if (is_half(s) && it->n_row >= WIDEN_ROWS)
@@ -487,6 +491,8 @@ static void deal_all(struct deal *deal, const struct nsv_attn_call *call)
 		for (uint32_t t = (it.seq->n_query + step - 1) / step; t-- > 0;) {
 			it.query0 = t * step;
 			it.n_query = min_u32(step, it.seq->n_query - it.query0);
+			if (deal_together(deal, &it))
+				continue;
 			if (deal->split)
 				deal_chunks(deal, &it);
 			else

@@ -5,7 +5,6 @@
 
 #define ROWS 48u
 #define STRIP 256u
-#define AHEAD 16u      /* keys whose values are asked for in advance */
 #define DIM_MAX 1024u
 #define PART_HEAD NSV_ATTN_PART_HEAD
 

@@ -50,7 +50,7 @@ static uint32_t even_rows(uint32_t n, uint32_t most)
 
 /* Groups of keys from j0 on. What is to be asked for and is not known is what is there. */
 ALWAYS_INLINE void score_tile(uint32_t rows, uint32_t vecs, bool half, const struct keys *keys,
-	uint32_t j0, const float *q, uint32_t n_row, uint32_t n, float *s)
+	uint32_t j0, const float *q, size_t ld, uint32_t n, float *s)
 {
 	const char *k[SCORE_VECS], *next[SCORE_VECS];
 	__m256 acc[SCORE_ROWS][HALVES];
@@ -65,7 +65,7 @@ ALWAYS_INLINE void score_tile(uint32_t rows, uint32_t vecs, bool half, const str
 		for (uint32_t h = 0; h < 2 * vecs; h++)
 			acc[r][h] = _mm256_setzero_ps();
 	for (uint32_t d = 0; d < n; d++) {
-		add_products(rows, vecs, half, q + (size_t)d * n_row, 1, k, acc);
+		add_products(rows, vecs, half, q + d * ld, 1, k, acc);
 		UNROLL
 		for (uint32_t j = 0; j < vecs; j++) {
 			__builtin_prefetch(next[j]);
@@ -81,7 +81,7 @@ ALWAYS_INLINE void score_tile(uint32_t rows, uint32_t vecs, bool half, const str
 }
 
 ALWAYS_INLINE void score_group(uint32_t vecs, bool half, const struct keys *keys, const float *q,
-	uint32_t n_row, uint32_t n, float *s)
+	uint32_t n_row, size_t ld, uint32_t n, float *s)
 {
 	uint32_t rows = even_rows(n_row, SCORE_ROWS);
 	for (uint32_t r = 0; r < n_row; r += rows) {
@@ -91,11 +91,11 @@ ALWAYS_INLINE void score_group(uint32_t vecs, bool half, const struct keys *keys
 #define CASE(c) \
 	case c: \
 		if (c <= TILE_ROWS) { \
-			score_tile(c, vecs, half, keys, 0, at, n_row, n, to); \
+			score_tile(c, vecs, half, keys, 0, at, ld, n, to); \
 			break; \
 		} \
 		for (uint32_t j = 0; j < vecs; j++) \
-			score_tile(c, 1, half, keys, j, at, n_row, n, to + j * VF_N); \
+			score_tile(c, 1, half, keys, j, at, ld, n, to + j * VF_N); \
 		break;
 			CASE(1)
 			CASE(2)
@@ -108,18 +108,25 @@ ALWAYS_INLINE void score_group(uint32_t vecs, bool half, const struct keys *keys
 	}
 }
 
-/* `vecs` is SCORE_VECS or 1. Not expanded where it is called: it is large. */
-__attribute__((noinline)) static void score_keys(uint32_t vecs, const struct keys *keys,
-	const float *q, uint32_t n_row, uint32_t n, float *s)
+/* n_row rows of q, in which a dimension has ld. `vecs` is SCORE_VECS or 1. Not expanded where it is
+ * called: it is large. */
+__attribute__((noinline)) static void score_some(uint32_t vecs, const struct keys *keys,
+	const float *q, uint32_t n_row, size_t ld, uint32_t n, float *s)
 {
 	if (vecs == 1 && keys->half)
-		score_group(1, true, keys, q, n_row, n, s);
+		score_group(1, true, keys, q, n_row, ld, n, s);
 	else if (vecs == 1)
-		score_group(1, false, keys, q, n_row, n, s);
+		score_group(1, false, keys, q, n_row, ld, n, s);
 	else if (keys->half)
-		score_group(SCORE_VECS, true, keys, q, n_row, n, s);
+		score_group(SCORE_VECS, true, keys, q, n_row, ld, n, s);
 	else
-		score_group(SCORE_VECS, false, keys, q, n_row, n, s);
+		score_group(SCORE_VECS, false, keys, q, n_row, ld, n, s);
+}
+
+static void score_keys(uint32_t vecs, const struct keys *keys, const float *q, uint32_t n_row,
+	uint32_t n, float *s)
+{
+	score_some(vecs, keys, q, n_row, n_row, n, s);
 }
 
 /* Rows of a tile, of n. */
@@ -128,11 +135,13 @@ static uint32_t value_tile_rows(uint32_t n)
 	return even_rows(n, VALUE_ROWS);
 }
 
-/* acc += p * v over the strip's keys [from, to); rows, vecs and half are constants where expanded. */
+/* acc += p * v over the strip's keys [from, to), their values `at` bytes beyond v_row; rows, vecs
+ * and half are constants where expanded. */
 ALWAYS_INLINE void value_tile(uint32_t rows, uint32_t vecs, bool half, float *const *part,
-	uint32_t dim0, const float *p, const char *const *v_row, uint32_t from, uint32_t to)
+	uint32_t dim0, const float *p, const char *const *v_row, size_t at, uint32_t from,
+	uint32_t to)
 {
-	const size_t at = dim0 * elem_len(half), step = VF_N * elem_len(half);
+	const size_t step = VF_N * elem_len(half);
 	__m256 acc[VALUE_ROWS][HALVES];
 	UNROLL
 	for (uint32_t r = 0; r < rows; r++)
@@ -155,17 +164,18 @@ ALWAYS_INLINE void value_tile(uint32_t rows, uint32_t vecs, bool half, float *co
 
 /* All dimensions, for a constant number of rows. */
 ALWAYS_INLINE void value_dims(uint32_t rows, bool half, float *const *part, uint32_t dim,
-	const float *p, const char *const *v_row, uint32_t from, uint32_t to)
+	const float *p, const char *const *v_row, size_t at, uint32_t from, uint32_t to)
 {
+	const size_t len = elem_len(half);
 	uint32_t d = 0;
 	for (; rows <= TILE_ROWS && d + 2 * VF_N <= dim; d += 2 * VF_N)
-		value_tile(rows, 2, half, part, d, p, v_row, from, to);
+		value_tile(rows, 2, half, part, d, p, v_row, at + d * len, from, to);
 	for (; d < dim; d += VF_N)
-		value_tile(rows, 1, half, part, d, p, v_row, from, to);
+		value_tile(rows, 1, half, part, d, p, v_row, at + d * len, from, to);
 }
 
-static void value_set(uint32_t rows, bool half, float *const *part, uint32_t dim, const float *p,
-	const char *const *v_row, uint32_t from, uint32_t to)
+static void value_some(uint32_t rows, bool half, float *const *part, uint32_t dim, const float *p,
+	const char *const *v_row, size_t at, uint32_t from, uint32_t to)
 {
 	if (from >= to)
 		return;
@@ -173,9 +183,9 @@ static void value_set(uint32_t rows, bool half, float *const *part, uint32_t dim
 #define CASE(c) \
 	case c: \
 		if (half) \
-			value_dims(c, true, part, dim, p, v_row, from, to); \
+			value_dims(c, true, part, dim, p, v_row, at, from, to); \
 		else \
-			value_dims(c, false, part, dim, p, v_row, from, to); \
+			value_dims(c, false, part, dim, p, v_row, at, from, to); \
 		break;
 		CASE(1)
 		CASE(2)
@@ -186,3 +196,17 @@ static void value_set(uint32_t rows, bool half, float *const *part, uint32_t dim
 #undef CASE
 	}
 }
+
+static void value_set(uint32_t rows, bool half, float *const *part, uint32_t dim, const float *p,
+	const char *const *v_row, uint32_t from, uint32_t to)
+{
+	value_some(rows, half, part, dim, p, v_row, 0, from, to);
+}
+
+/* In attention-together-avx2.h. */
+static bool score_together(
+	const struct item *it, struct work *w, uint32_t strip, uint32_t begin, uint32_t end);
+static bool value_together(
+	const struct item *it, struct work *w, uint32_t strip, uint32_t begin, uint32_t end);
+struct deal;
+static bool deal_together(struct deal *deal, struct item *it);

@@ -149,3 +149,25 @@ static void value_set(uint32_t rows, bool half, float *const *part, uint32_t dim
 #undef CASE
 	}
 }
+
+/* What attention-together-avx2.h does; here each KV head is alone. */
+static bool score_together(
+	const struct item *it, struct work *w, uint32_t strip, uint32_t begin, uint32_t end)
+{
+	(void)it, (void)w, (void)strip, (void)begin, (void)end;
+	return false;
+}
+
+static bool value_together(
+	const struct item *it, struct work *w, uint32_t strip, uint32_t begin, uint32_t end)
+{
+	(void)it, (void)w, (void)strip, (void)begin, (void)end;
+	return false;
+}
+
+struct deal;
+static bool deal_together(struct deal *deal, struct item *it)
+{
+	(void)deal, (void)it;
+	return false;
+}

@@ -4,6 +4,7 @@
 #define SCORE_VECS 1u
 #define VALUE_ROWS 1u
 #define VALUE_VECS 1u
+#define AHEAD 16u
 
 #include "kernels/cpu/attention-place-impl.h"
 #include "kernels/cpu/attention-tiles-impl.h"

@@ -13,13 +13,15 @@
 #define N_CUT_TYPE 2u
 #endif
 
+#define N_STREAM 21u
+
 struct batch {
 	struct nsv_attn_shape shape;
-	struct nsv_attn_seq seqs[8];
+	struct nsv_attn_seq seqs[N_STREAM];
 	uint32_t n_seq, n_row;
 	void *k, *v;
 	float *q;
-	int32_t *tables[8];
+	int32_t *tables[N_STREAM];
 };
 
 struct dims {
@@ -447,6 +449,26 @@ static void test_neighbours(void **unused)
 		check_neighbours(both[i]);
 }
 
+/* More streams than are split, some with a window: KV heads that are worked on together, by fours,
+ * with one left, and by twos. */
+static void test_streams(void **unused)
+{
+	static const struct dims shapes[] = {{10, 5, 64, 16}, {14, 2, 64, 16}, {8, 4, 128, 16}};
+	uint32_t lens[N_STREAM][2];
+	(void)unused;
+	for (size_t i = 0; i < 2 * NSV_ARRAY_LEN(shapes); i++) {
+		for (uint32_t k = 0; k < N_STREAM; k++) {
+			lens[k][0] = t_below(k % 4 ? 60 : 600);
+			lens[k][1] = 1;
+		}
+		struct batch b =
+			make_batch(&shapes[i / 2], both[i % 2], DIM_MAJOR, lens, N_STREAM);
+		b.shape.window = i == 1 ? 300 : 0;
+		check_batch(&b);
+		free_batch(&b);
+	}
+}
+
 /* One element of the pool that fp16 cannot hold: appended, it ends every row that sees it, whatever
  * its sign and the query's, and no other one. */
 static void check_beyond(const struct nsv_backend *backend, bool in_k, uint32_t window)
@@ -592,6 +614,7 @@ int main(void)
 		cmocka_unit_test(test_cuts),
 		cmocka_unit_test(test_split),
 		cmocka_unit_test(test_neighbours),
+		cmocka_unit_test(test_streams),
 		cmocka_unit_test(test_beyond_f16),
 		cmocka_unit_test(test_random),
 		cmocka_unit_test(test_flushed),
