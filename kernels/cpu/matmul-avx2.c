@@ -1,8 +1,16 @@
 /* Products with vpmaddubsw, two ymm for 16 rows. Its pairs of 16 bits saturate, so: up to 6 bits
- * of q times 7 of x fit; 8 bits are taken as |q - 128| times x with the sign of q - 128, which fits
- * as well, since x is never -128. */
-#include "kernels/cpu/pack.h"
-#include "kernels/cpu/vec.h"
+ * of q times 7 of x fit, and as many of such pairs are added up as 16 bits hold (run_len) before
+ * they are widened; 8 bits are taken as |q - 128| times x with the sign of q - 128, which fits as
+ * well, since x is never -128.
+ *
+ * There are 16 registers. Up to MAX_ROWS rows of activations meet the q of a vector as it is
+ * unpacked; more rows share a block that was unpacked to memory, in groups of MAX_ROWS, whose sums
+ * and one vector's q are what registers hold. */
+#include "kernels/cpu/block.h"
+
+#if defined(__clang__) /* says that it does not unroll loops over as many rows as there are */
+#pragma clang diagnostic ignored "-Wpass-failed"
+#endif
 
 #define FN(name) nsv_cpu_##name##_avx2
 #if defined(NSV_DEBUG)
@@ -10,7 +18,7 @@
 #else
 #define MAX_ROWS 4
 #endif
-#define WIDE_SHIFT 128
+#define WHOLE_TILES 1
 
 typedef struct {
 	__m256i lo, hi;
@@ -32,6 +40,14 @@ ALWAYS_INLINE __m256i spread_bits(uint32_t bits, uint32_t value)
 	__m256i b = _mm256_shuffle_epi8(_mm256_set1_epi32((int)bits), byte);
 	b = _mm256_cmpeq_epi8(_mm256_and_si256(b, bit), bit);
 	return _mm256_and_si256(b, _mm256_set1_epi8((char)value));
+}
+
+/* Four inputs in every lane. */
+ALWAYS_INLINE __m256i load_four(const int8_t *x)
+{
+	int32_t four;
+	memcpy(&four, x, sizeof(four));
+	return _mm256_set1_epi32(four);
 }
 
 /* Bits from .. from + n - 1 of each byte, moved to bit `to`. */
@@ -113,28 +129,192 @@ ALWAYS_INLINE void unpack(struct quants *q, const uint8_t *block, uint32_t form)
 	}
 }
 
-ALWAYS_INLINE __m256i add_four(__m256i sum, __m256i q, __m256i x, uint32_t form)
+/* ---- Sums ------------------------------------------------------------------------------- */
+
+/* How many vectors' products add up in 16 bits. A pair is at most 2 * 127 times the largest q,
+ * which is 15, 31, 63, or of Q2_K 3 * 15: 8 * 254 * 15, 4 * 254 * 31 and 2 * 254 * 63 are below
+ * 2^15. */
+ALWAYS_INLINE uint32_t run_len(uint32_t form)
 {
-	__m256i pairs = nsv_cpu_is_wide(form) ?
-		_mm256_maddubs_epi16(_mm256_abs_epi8(q), _mm256_sign_epi8(x, q)) :
-		_mm256_maddubs_epi16(q, x);
-	return _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+	if (nsv_cpu_is_wide(form))
+		return 1;
+	return nsv_cpu_bits(form) == 4 ? 8 : nsv_cpu_bits(form) == 5 ? 4 : 2;
 }
 
-ALWAYS_INLINE vi dot(const struct quants *q, const int8_t *x, uint32_t first, uint32_t end,
-	uint32_t form, int32_t bias)
+/* Sums that are made where they stand: compilers would have all products of a block first, and
+ * many more values than registers. */
+ALWAYS_INLINE __m256i add16(__m256i sum, __m256i v)
 {
-	vi sum = {_mm256_set1_epi32(bias), _mm256_set1_epi32(bias)};
-	UNROLL
-	for (uint32_t j = first; j < end; j++) {
-		int32_t four;
-		__m256i xs;
-		memcpy(&four, x + j * 4, sizeof(four));
-		xs = _mm256_set1_epi32(four);
-		sum.lo = add_four(sum.lo, q->v[j][0], xs, form);
-		sum.hi = add_four(sum.hi, q->v[j][1], xs, form);
-	}
+	__asm__("vpaddw %1, %0, %0" : "+x"(sum) : "x"(v));
 	return sum;
+}
+
+ALWAYS_INLINE __m256i add32(__m256i sum, __m256i v)
+{
+	__asm__("vpaddd %1, %0, %0" : "+x"(sum) : "x"(v));
+	return sum;
+}
+
+/* Where the q of a block are: to be unpacked as they are used or, block being NULL, unpacked. */
+struct source {
+	const uint8_t *block;
+	const struct quants *q;
+};
+
+/* Inputs 4j .. 4j + 3 of 8 rows; abs: their magnitudes, of wide forms. */
+struct half {
+	__m256i q, abs;
+};
+
+ALWAYS_INLINE struct half load_q(const struct source *s, uint32_t j, uint32_t half, uint32_t form)
+{
+	__m256i q = s->block ? unpack_half(s->block, j, half, form) : s->q->v[j][half];
+	return (struct half){q, _mm256_abs_epi8(q)};
+}
+
+ALWAYS_INLINE __m256i multiply(const struct half *h, __m256i x, uint32_t form)
+{
+	if (nsv_cpu_is_wide(form))
+		return _mm256_maddubs_epi16(h->abs, _mm256_sign_epi8(x, h->q));
+	return _mm256_maddubs_epi16(h->q, x);
+}
+
+/* Adds the products of vectors j .. j + run - 1. */
+ALWAYS_INLINE void add_run(vi *sum, const struct source *s, const int8_t *x, uint32_t rows,
+	uint32_t j, uint32_t run, uint32_t form)
+{
+	const __m256i one = _mm256_set1_epi16(1);
+	vi acc[MAX_ROWS];
+	UNROLL
+	for (uint32_t i = 0; i < run; i++) {
+		struct half lo = load_q(s, j + i, 0, form), hi = load_q(s, j + i, 1, form);
+		UNROLL
+		for (uint32_t r = 0; r < rows; r++) {
+			__m256i four = load_four(x + r * NSV_CPU_BLOCK + (j + i) * 4);
+			__m256i l = multiply(&lo, four, form), h = multiply(&hi, four, form);
+			acc[r].lo = i ? add16(acc[r].lo, l) : l;
+			acc[r].hi = i ? add16(acc[r].hi, h) : h;
+			if (run > 1)
+				continue;
+			sum[r].lo = add32(sum[r].lo, _mm256_madd_epi16(l, one));
+			sum[r].hi = add32(sum[r].hi, _mm256_madd_epi16(h, one));
+		}
+	}
+	if (run == 1)
+		return;
+	UNROLL
+	for (uint32_t r = 0; r < rows; r++) {
+		sum[r].lo = _mm256_add_epi32(sum[r].lo, _mm256_madd_epi16(acc[r].lo, one));
+		sum[r].hi = _mm256_add_epi32(sum[r].hi, _mm256_madd_epi16(acc[r].hi, one));
+	}
+}
+
+/* -zero times the sum of the x of the first half, of the second, or of both. */
+ALWAYS_INLINE __m256i load_bias(
+	const struct nsv_cpu_scale *s, uint32_t first, uint32_t end, uint32_t form)
+{
+	const uint32_t by = -nsv_cpu_zero(form) & 0xffff;
+	int32_t sums;
+	if (nsv_cpu_is_wide(form) || by == 0)
+		return _mm256_setzero_si256();
+	memcpy(&sums, s->sum, sizeof(sums));
+	return _mm256_madd_epi16(_mm256_set1_epi32(sums),
+		_mm256_set1_epi32((int32_t)((first < 4 ? by : 0) | (end > 4 ? by << 16 : 0))));
+}
+
+/* Sums of (q - zero) * x over vectors first .. end - 1. */
+ALWAYS_INLINE void sum_vectors(vi *sum, const struct source *s, const int8_t *x,
+	const struct nsv_cpu_scale *scale, uint32_t rows, uint32_t first, uint32_t end,
+	uint32_t form)
+{
+	const uint32_t run = run_len(form);
+	UNROLL
+	for (uint32_t r = 0; r < rows; r++)
+		sum[r].lo = sum[r].hi = load_bias(&scale[r], first, end, form);
+	UNROLL
+	for (uint32_t j = first; j < end; j += run)
+		add_run(sum, s, x, rows, j, run, form);
+}
+
+/* Compilers are not to look for what calls of this have in common, to keep in registers what would
+ * leave none for the sums: each has addresses of its own. */
+#define APART(a, b) __asm__ volatile("" : "+r"(a), "+r"(b) : : "memory")
+
+/* What a block adds to the sums of at most MAX_ROWS rows, a constant. */
+ALWAYS_INLINE void add_group(vf *acc, const struct source *s, const struct factors *f,
+	const int8_t *x, const struct nsv_cpu_scale *scale, uint32_t rows, uint32_t form)
+{
+	const uint32_t step = form == NSV_CPU_Q6_K ? 4 : 8;
+	vi sum[MAX_ROWS];
+	UNROLL
+	for (uint32_t first = 0; first < 8; first += step) {
+		sum_vectors(sum, s, x, scale, rows, first, first + step, form);
+		UNROLL
+		for (uint32_t r = 0; r < rows; r++)
+			acc[r] = vf_fma(vf_mul(f->d[first / 4], vf_set1(scale[r].d)),
+				vi_float(sum[r]), acc[r]);
+	}
+	if (!nsv_cpu_has_m(form))
+		return;
+	UNROLL
+	for (uint32_t r = 0; r < rows; r++)
+		acc[r] = add_m(acc[r], f, &scale[r], form);
+}
+
+/* With q unpacked. */
+ALWAYS_INLINE void add_unpacked(vf *acc, const struct quants *q, const struct factors *f,
+	const int8_t *x, const struct nsv_cpu_scale *scale, uint32_t rows, uint32_t form)
+{
+	struct source s = {NULL, q};
+	APART(s.q, x);
+	add_group(acc, &s, f, x, scale, rows, form);
+}
+
+/* Of so many rows, those of the next group: none has one row where others could share. */
+ALWAYS_INLINE uint32_t next_group(uint32_t left)
+{
+	if (left <= MAX_ROWS)
+		return left;
+	return MAX_ROWS > 2 && left % MAX_ROWS == 1 ? MAX_ROWS - 1 : MAX_ROWS;
+}
+
+/* Of more rows, which share the block once it is unpacked. */
+ALWAYS_INLINE void add_groups(vf *acc, const struct quants *q, const struct factors *f,
+	const int8_t *x, const struct nsv_cpu_scale *scale, uint32_t rows, uint32_t form)
+{
+	for (uint32_t n; rows; rows -= n, acc += n, x += n * NSV_CPU_BLOCK, scale += n) {
+		n = next_group(rows);
+		switch (n) {
+#define CASE(c) \
+	case c: \
+		add_unpacked(acc, q, f, x, scale, c <= MAX_ROWS ? c : 1, form); \
+		break;
+			CASE(4)
+			CASE(3)
+			CASE(2)
+#if MAX_ROWS < 3
+			CASE(1)
+#endif
+#undef CASE
+		}
+	}
+}
+
+ALWAYS_INLINE void add_block(vf *acc, const uint8_t *block, const uint8_t *head, const int8_t *x,
+	const struct nsv_cpu_scale *scale, uint32_t rows, uint32_t form)
+{
+	struct source s = {block, NULL};
+	struct factors f;
+	struct quants q;
+	load_factors(&f, block + nsv_cpu_q_len(form), head, form);
+	if (rows <= MAX_ROWS) {
+		if (rows > 2)
+			APART(acc, x); /* the sums of floats in memory */
+		add_group(acc, &s, &f, x, scale, rows, form);
+		return;
+	}
+	unpack(&q, block, form);
+	add_groups(acc, &q, &f, x, scale, rows, form);
 }
 
 #include "kernels/cpu/matmul-impl.h"

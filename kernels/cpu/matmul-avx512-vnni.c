@@ -8,6 +8,7 @@
 #else
 #define MAX_ROWS 16
 #endif
+#define WHOLE_TILES 0
 #define WIDE_SHIFT 0
 
 typedef __m512i vi;
@@ -39,4 +40,5 @@ ALWAYS_INLINE __m512i dot(const struct quants *q, const int8_t *x, uint32_t firs
 	return sum;
 }
 
+#include "kernels/cpu/matmul-dot-impl.h"
 #include "kernels/cpu/matmul-impl.h"

@@ -2,13 +2,10 @@
  * the instruction-set table. matmul-<isa>.c defines, then includes this:
  *
  *     FN(name)             the function's name on this row
- *     MAX_ROWS             rows of activations that share an unpacked block (a power of two)
- *     WIDE_SHIFT           what dot() subtracts from a q of all 8 bits by itself
- *     struct quants        the q of 32 inputs and 16 rows, unpacked
- *     vi                   16 integer sums
- *     unpack(q, block, form)
- *     dot(q, x, first, end, form, bias)   bias + the products of vectors first .. end - 1
- *     vi_float(vi)         to vf
+ *     MAX_ROWS             rows of activations that share what is read of a panel (a power of two)
+ *     WHOLE_TILES          1: quantised panels take any number of rows up to a tile's at once
+ *     add_block(acc, block, head, x, scale, rows, form)   what a block adds to the sums of `rows`
+ *                          rows, of which x and scale are the first's (matmul-dot-impl.h)
  *
  * The order, and so the numerics id: for each block of 32 inputs, growing,
  *     acc = fma(d * dx, isum, acc), where isum = sum of (q - zero) * x, exact; for types that
@@ -100,55 +97,25 @@ struct job {
 	uint32_t n_lane; /* rows of the panel that exist */
 };
 
-/* (q - zero) * x summed over vectors first .. end - 1, whose x add up to sum. */
-ALWAYS_INLINE vf block_sum(const struct quants *q, const int8_t *x, uint32_t first, uint32_t end,
-	uint32_t form, int32_t sum)
-{
-	int32_t shift = nsv_cpu_is_wide(form) ? WIDE_SHIFT : 0;
-	return vi_float(dot(q, x, first, end, form, (shift - (int32_t)nsv_cpu_zero(form)) * sum));
-}
-
-ALWAYS_INLINE vf add_block(vf acc, const struct quants *q, const struct factors *f,
-	const int8_t *x, const struct nsv_cpu_scale *s, uint32_t form)
-{
-	vf dx = vf_set1(s->d);
-	if (form == NSV_CPU_Q6_K) {
-		vf half = block_sum(q, x, 0, 4, form, s->sum[0]);
-		acc = vf_fma(vf_mul(f->d[0], dx), half, acc);
-		half = block_sum(q, x, 4, 8, form, s->sum[1]);
-		return vf_fma(vf_mul(f->d[1], dx), half, acc);
-	}
-	acc = vf_fma(vf_mul(f->d[0], dx), block_sum(q, x, 0, 8, form, s->sum[0] + s->sum[1]), acc);
-	return nsv_cpu_has_m(form) ? add_m(acc, f, s, form) : acc;
-}
-
-/* `rows` and `form` are constants wherever this is expanded. */
+/* `form` is a constant wherever this is expanded, and so is `rows`, if it is at most MAX_ROWS. */
 ALWAYS_INLINE void quant_rows(const struct job *job, uint32_t rows, uint32_t form)
 {
-	const size_t block_len = nsv_cpu_block_len(form), q_len = nsv_cpu_q_len(form);
-	const size_t n_block = nsv_cpu_n_block(job->n_in);
+	const size_t block_len = nsv_cpu_block_len(form), n_block = nsv_cpu_n_block(job->n_in);
 	const uint8_t *block = job->panel, *head = block;
 	const int8_t *x = (const int8_t *)job->q;
 	const struct nsv_cpu_scale *scale = job->scale;
-	vf acc[MAX_ROWS];
+	vf acc[WHOLE_TILES ? NSV_CPU_TILE : MAX_ROWS];
 	UNROLL
 	for (uint32_t r = 0; r < rows; r++)
 		acc[r] = vf_set1(0);
 	for (size_t b = 0; b < n_block; b++) {
-		struct factors f;
-		struct quants q;
 		if (nsv_cpu_head_len(form) && b % NSV_CPU_SUPER == 0) {
 			head = block;
 			block += nsv_cpu_head_len(form);
 		}
 		if (rows == 1 || job->fresh)
 			prefetch_block(block + AHEAD, block_len);
-		unpack(&q, block, form);
-		load_factors(&f, block + q_len, head, form);
-		UNROLL
-		for (uint32_t r = 0; r < rows; r++)
-			acc[r] = add_block(
-				acc[r], &q, &f, x + r * NSV_CPU_BLOCK, &scale[r], form);
+		add_block(acc, block, head, x, scale, rows, form);
 		block += block_len;
 		x += job->h * NSV_CPU_BLOCK;
 		scale += job->h;
@@ -186,7 +153,8 @@ ALWAYS_INLINE void float_rows(const struct job *job, uint32_t rows, uint32_t for
 
 /* ---- Loops ------------------------------------------------------------------------------ */
 
-/* Expands the kernels for one form; `rows` is a power of two up to MAX_ROWS. */
+/* Expands the kernels for one form; `rows` is a power of two up to MAX_ROWS, or of whole tiles
+ * whatever there is. */
 ALWAYS_INLINE void form_rows(const struct job *job, uint32_t rows, uint32_t form)
 {
 #define ROWS(n) \
@@ -203,6 +171,12 @@ ALWAYS_INLINE void form_rows(const struct job *job, uint32_t rows, uint32_t form
 	ROWS(2)
 	ROWS(1)
 #undef ROWS
+	if (WHOLE_TILES && form < NSV_CPU_F32) {
+		if (rows > MAX_ROWS)
+			quant_rows(job, rows, form);
+		else if (MAX_ROWS > 3)
+			quant_rows(job, 3, form);
+	}
 }
 
 #define FORM(form) \
@@ -264,9 +238,10 @@ static void run_tile(const struct job *tile, rows_fn *fn)
 }
 
 /* One panel against rows row0 .. end - 1; row0 begins a tile. */
-static void run_panel(const struct job *panel, rows_fn *fn, const struct nsv_cpu_acts *acts,
+static void run_panel(const struct job *panel, uint32_t form, const struct nsv_cpu_acts *acts,
 	size_t row0, size_t end, size_t n_row)
 {
+	rows_fn *fn = rows_fns[form];
 	size_t row_len = nsv_cpu_acts_row_len(panel->n_in);
 	struct job job = *panel;
 	for (size_t r = row0; r < end; r += NSV_CPU_TILE) {
@@ -277,7 +252,10 @@ static void run_panel(const struct job *panel, rows_fn *fn, const struct nsv_cpu
 		job.x = acts->x + r * acts->ld;
 		job.out = panel->out + r * job.ld_out;
 		job.fresh = r == row0;
-		run_tile(&job, fn);
+		if (WHOLE_TILES && form < NSV_CPU_F32)
+			fn(&job, job.h);
+		else
+			run_tile(&job, fn);
 	}
 }
 
@@ -289,8 +267,7 @@ static void run_mat(const struct nsv_cpu_mat_run *run, size_t n_row)
 		job.n_lane =
 			(uint32_t)nsv_min(run->mat->n_out - p * NSV_CPU_PANEL, NSV_CPU_PANEL);
 		job.out = run->out + p * NSV_CPU_PANEL;
-		run_panel(&job, rows_fns[run->mat->form], run->acts, run->row0, run->row_end,
-			n_row);
+		run_panel(&job, run->mat->form, run->acts, run->row0, run->row_end, n_row);
 	}
 }
 

@@ -11,6 +11,7 @@
 #else
 #define MAX_ROWS 4
 #endif
+#define WHOLE_TILES 0
 #define WIDE_SHIFT 128
 
 typedef struct {
@@ -121,4 +122,5 @@ ALWAYS_INLINE vi dot(const struct quants *q, const int8_t *x, uint32_t first, ui
 	return sum;
 }
 
+#include "kernels/cpu/matmul-dot-impl.h"
 #include "kernels/cpu/matmul-impl.h"

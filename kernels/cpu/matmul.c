@@ -4,6 +4,7 @@
 
 #define FN(name) nsv_cpu_##name##_plain
 #define MAX_ROWS 1
+#define WHOLE_TILES 0
 #define WIDE_SHIFT 0
 
 typedef struct {
@@ -70,4 +71,5 @@ ALWAYS_INLINE vi dot(const struct quants *q, const int8_t *x, uint32_t first, ui
 	return sum;
 }
 
+#include "kernels/cpu/matmul-dot-impl.h"
 #include "kernels/cpu/matmul-impl.h"

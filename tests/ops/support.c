@@ -62,31 +62,64 @@ static void set_scales(uint32_t dtype, uint8_t *b, float scale)
 		put_f16(b + s->m_at, scale * t_uniform(0.5f, 1.5f) / s->by_m);
 }
 
+/* Of the value and scale bits all that are to be equal; the scales in f16 are sane ones. */
+static void fill_equal(uint32_t dtype, uint8_t *b, size_t len, uint8_t byte, float scale)
+{
+	memset(b, byte, len);
+	set_scales(dtype, b, scale);
+}
+
 /* One block in four: all values and their scales equal, as large or small as they get (of 8 bits:
  * -128), or scales that are no normal f16, or none at all. */
 static void fill_block(uint32_t dtype, uint8_t *b, size_t len, float scale)
 {
 	static const uint8_t fills[] = {0x80, 0xff, 0x00};
 	uint32_t kind = t_below(20);
+	if (kind < NSV_ARRAY_LEN(fills)) {
+		fill_equal(dtype, b, len, fills[kind], scale);
+		return;
+	}
 	for (size_t i = 0; i < len; i++)
-		b[i] = kind < NSV_ARRAY_LEN(fills) ? fills[kind] : (uint8_t)t_rand();
+		b[i] = (uint8_t)t_rand();
 	set_scales(dtype, b, kind == 3 ? 0.0f : kind == 4 ? scale * 0x1p-14f : scale);
+}
+
+static struct nsv_matrix new_matrix(
+	uint32_t dtype, uint32_t n_out, uint32_t n_in, uint8_t **ret_data, size_t *ret_n)
+{
+	const struct nsv_dtype_info *info = nsv_dtype_info(dtype);
+	size_t row_len = 0;
+	assert_int_equal(nsv_dtype_row_len(dtype, n_in, &row_len), 0);
+	*ret_data = nsv_guard_new(
+		n_out * row_len, info->n_elem == 1 ? info->n_byte : 2, NSV_GUARD_AFTER);
+	*ret_n = n_out * row_len / info->n_byte;
+	return (struct nsv_matrix){dtype, n_out, n_in, *ret_data};
 }
 
 struct nsv_matrix t_matrix(uint32_t dtype, uint32_t n_out, uint32_t n_in, float scale)
 {
 	const struct nsv_dtype_info *info = nsv_dtype_info(dtype);
-	size_t row_len = 0, n;
 	uint8_t *data;
-	assert_int_equal(nsv_dtype_row_len(dtype, n_in, &row_len), 0);
-	data = nsv_guard_new(n_out * row_len, info->n_elem == 1 ? info->n_byte : 2, NSV_GUARD_AFTER);
-	n = n_out * row_len / info->n_byte;
+	size_t n;
+	struct nsv_matrix m = new_matrix(dtype, n_out, n_in, &data, &n);
 	for (size_t i = 0; i < n; i++)
 		if (info->n_elem > 1)
 			fill_block(dtype, data + i * info->n_byte, info->n_byte, scale);
 		else
 			nsv_store_elem(dtype, data, (int64_t)i, scale * t_normal());
-	return (struct nsv_matrix){dtype, n_out, n_in, data};
+	return m;
+}
+
+struct nsv_matrix t_matrix_equal(
+	uint32_t dtype, uint32_t n_out, uint32_t n_in, uint8_t byte, float scale)
+{
+	const struct nsv_dtype_info *info = nsv_dtype_info(dtype);
+	uint8_t *data;
+	size_t n;
+	struct nsv_matrix m = new_matrix(dtype, n_out, n_in, &data, &n);
+	for (size_t i = 0; i < n; i++)
+		fill_equal(dtype, data + i * info->n_byte, info->n_byte, byte, scale);
+	return m;
 }
 
 void t_matrix_free(struct nsv_matrix *m)

@@ -30,6 +30,9 @@ extern const uint32_t t_dtypes[T_N_DTYPE];
 
 /* A random stored matrix; `data` is of nsv_guard_new. scale: of the weights, about. */
 struct nsv_matrix t_matrix(uint32_t dtype, uint32_t n_out, uint32_t n_in, float scale);
+/* The same of a quantised type, of whose blocks every byte but the scales in f16 is `byte`. */
+struct nsv_matrix t_matrix_equal(
+	uint32_t dtype, uint32_t n_out, uint32_t n_in, uint8_t byte, float scale);
 void t_matrix_free(struct nsv_matrix *m);
 
 /* Every backend, and the cpu backend once a row of the table that this machine has: a backend whose

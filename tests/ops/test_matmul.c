@@ -300,6 +300,45 @@ static void test_extremes(void **unused)
 	nsv_guard_free(x);
 }
 
+/* The largest sums there are: all q at an end of their range, all x 127, or -127, or by turns; so
+ * many rows that each way of sharing a panel among them is taken. */
+static void check_largest(uint32_t dtype, uint8_t byte, uint32_t n_row)
+{
+	size_t n;
+	const struct nsv_backend *b = t_backends(&n);
+	struct nsv_matrix m = t_matrix_equal(dtype, 20, 512, byte, 0.2f);
+	float *x = t_floats(n_row * 512), *first = NULL;
+	for (uint32_t i = 0; i < n_row * 512; i++) {
+		uint32_t turns = i / 512 % 3;
+		x[i] = turns == 0 || (turns == 1 && i % 2) ? 127.0f : -127.0f;
+	}
+	for (size_t i = 2; i < n; i++) {
+		float *out = product(&b[i], &m, 1, x, 512, n_row, 1);
+		check_exact(&b[i], &m, x, 512, n_row, out, 20);
+		if (first) {
+			t_same(b[i].name, out, first, n_row * 20);
+			nsv_guard_free(out);
+		} else {
+			first = out;
+		}
+	}
+	nsv_guard_free(first);
+	nsv_guard_free(x);
+	t_matrix_free(&m);
+}
+
+static void test_largest(void **unused)
+{
+	static const uint8_t fills[] = {0x00, 0x7f, 0x80, 0xff};
+	(void)unused;
+	for (size_t d = 3; d < NSV_ARRAY_LEN(t_dtypes); d++)
+		for (size_t f = 0; f < NSV_ARRAY_LEN(fills); f++) {
+			for (uint32_t rows = 1; rows < 8; rows++)
+				check_largest(t_dtypes[d], fills[f], rows);
+			check_largest(t_dtypes[d], fills[f], 13);
+		}
+}
+
 /* Weights in bf16 whose products lie around the smallest normal number, below which is zero: with
  * and without tiles, in vectors and in plain C. */
 static void check_flushed(void)
@@ -389,6 +428,7 @@ int main(void)
 		cmocka_unit_test(test_same_bits),
 		cmocka_unit_test(test_stacked),
 		cmocka_unit_test(test_extremes),
+		cmocka_unit_test(test_largest),
 		cmocka_unit_test(test_flushed),
 		cmocka_unit_test(test_not_finite),
 		cmocka_unit_test(test_refused),
