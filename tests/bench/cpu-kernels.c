@@ -1,5 +1,5 @@
 /* The cpu backend's kernels alone, and what the machine allows them: memory read, u8 x s8 products
- * where there is VNNI, bf16 ones where there are AMX tiles, fp32 fused multiply-adds.
+ * with VNNI or else AVX2, bf16 ones where there are AMX tiles, fp32 fused multiply-adds.
  *
  * The shapes are SmolLM2-135M's: 30 layers of Q4_1 and an output matrix of Q8_0, or all of BF16,
  * all distinct memory. */
@@ -91,12 +91,37 @@ __attribute__((target("avx512f,avx512vnni"))) static void dot_part(
 		__asm__ volatile("" : : "v"(sum[i]));
 }
 
-/* Operations a second of the team, 0 where there is no VNNI. */
-static double dot_rate(struct nsv_team *team)
+/* Without VNNI: products of pairs in 16 bits, and their sums there. */
+__attribute__((target("avx2"))) static void dot_part_avx2(const struct nsv_part *part, void *arg)
 {
-	if (!__builtin_cpu_supports("avx512vnni"))
+	__m256i sum[12], q = _mm256_set1_epi8(3), x = _mm256_set1_epi8(5);
+	(void)part;
+	(void)arg;
+	for (int i = 0; i < 12; i++)
+		sum[i] = _mm256_setzero_si256();
+	for (uint32_t n = 0; n < DOT_ROUNDS; n++) {
+#pragma GCC unroll 12
+		for (int i = 0; i < 12; i++) {
+			sum[i] = _mm256_add_epi16(sum[i], _mm256_maddubs_epi16(q, x));
+			__asm__ volatile("" : "+x"(q));
+		}
+	}
+	for (int i = 0; i < 12; i++)
+		__asm__ volatile("" : : "x"(sum[i]));
+}
+
+/* Operations a second of the team, 0 where there is neither. */
+static double dot_rate(struct nsv_team *team, const char **ret_unit)
+{
+	double rounds = 12.0 * DOT_ROUNDS * nsv_team_size(team);
+	if (__builtin_cpu_supports("avx512vnni")) {
+		*ret_unit = "VNNI";
+		return 128 * rounds / time_of(team, dot_part, NULL);
+	}
+	*ret_unit = "AVX2";
+	if (!__builtin_cpu_supports("avx2"))
 		return 0;
-	return 12.0 * 128 * DOT_ROUNDS * nsv_team_size(team) / time_of(team, dot_part, NULL);
+	return 64 * rounds / time_of(team, dot_part_avx2, NULL);
 }
 
 #define TILE_ROUNDS 400000u
@@ -152,11 +177,32 @@ __attribute__((target("avx512f"))) static void fma_part(const struct nsv_part *p
 		__asm__ volatile("" : : "v"(sum[i]));
 }
 
+__attribute__((target("avx2,fma"))) static void fma_part_avx2(
+	const struct nsv_part *part, void *arg)
+{
+	__m256 sum[12], x = _mm256_set1_ps(0.5f);
+	(void)part;
+	(void)arg;
+	for (int i = 0; i < 12; i++)
+		sum[i] = _mm256_setzero_ps();
+	for (uint32_t n = 0; n < DOT_ROUNDS; n++) {
+#pragma GCC unroll 12
+		for (int i = 0; i < 12; i++)
+			sum[i] = _mm256_fmadd_ps(x, x, sum[i]);
+		__asm__ volatile("" : "+x"(x));
+	}
+	for (int i = 0; i < 12; i++)
+		__asm__ volatile("" : : "x"(sum[i]));
+}
+
 static double fma_rate(struct nsv_team *team)
 {
-	if (!__builtin_cpu_supports("avx512f"))
-		return 0;
-	return 12.0 * 32 * DOT_ROUNDS * nsv_team_size(team) / time_of(team, fma_part, NULL);
+	double rounds = 12.0 * DOT_ROUNDS * nsv_team_size(team);
+	if (__builtin_cpu_supports("avx512f"))
+		return 32 * rounds / time_of(team, fma_part, NULL);
+	if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
+		return 16 * rounds / time_of(team, fma_part_avx2, NULL);
+	return 0;
 }
 
 #else
@@ -167,9 +213,10 @@ static double fma_rate(struct nsv_team *team)
 	return 0;
 }
 
-static double dot_rate(struct nsv_team *team)
+static double dot_rate(struct nsv_team *team, const char **ret_unit)
 {
 	(void)team;
+	*ret_unit = "none";
 	return 0;
 }
 
@@ -185,7 +232,7 @@ void measure_limits(struct nsv_team *team, struct limits *ret)
 {
 	void *mem = map(READ_LEN);
 	ret->read = READ_LEN / time_of(team, read_part, mem);
-	ret->dot = dot_rate(team);
+	ret->dot = dot_rate(team, &ret->dot_unit);
 	ret->bf16 = bf16_rate(team);
 	ret->fma = fma_rate(team);
 	munmap(mem, READ_LEN);

@@ -38,9 +38,12 @@ static void add(struct nsv_report *r, const char *work, double value, double lim
 
 static void add_limits(struct nsv_report *r, const struct limits *l)
 {
+	char work[64];
+
 	nsv_report_add(r, &(struct nsv_figure){
 				  .work = "memory read", .unit = "GB/s", .value = l->read * 1e-9});
-	add(r, "u8 x s8 products, VNNI", l->dot, 0, 0);
+	snprintf(work, sizeof(work), "u8 x s8 products, %s", l->dot_unit);
+	add(r, work, l->dot, 0, 0);
 	add(r, "bf16 products, AMX", l->bf16, 0, 0);
 	add(r, "fp32 multiply-adds", l->fma, 0, 0);
 }
@@ -133,7 +136,7 @@ static void draw(const struct limits *l, const struct point *products, const str
 	draw_roof(l, l->fma, x[1], y[1]);
 	split(products, N_ROWS, x[2], y[2]);
 	split(attention, N_ATTENTION, x[3], y[3]);
-	const struct nsv_series series[] = {{"memory, then VNNI", x[0], y[0], N_ROOF},
+	const struct nsv_series series[] = {{"memory, then products", x[0], y[0], N_ROOF},
 		{"memory, then fp32", x[1], y[1], N_ROOF},
 		{"products, 1 to 512 rows", x[2], y[2], N_ROWS},
 		{"attention, decode and prefill", x[3], y[3], N_ATTENTION}};

@@ -13,6 +13,7 @@ _Noreturn void die(const char *what);
 /* Bytes a second that the team reads; operations a second, 0 where they are not to be had. */
 struct limits {
 	double read, dot, bf16, fma;
+	const char *dot_unit; /* which instructions multiply 8 bits */
 };
 
 /* A kernel's speed, and the operations for each byte that it must read from memory. */
