@@ -100,7 +100,7 @@ $(B)/tests/%: $(B)/obj/tests/%.o $(call obj,$(TOOL_SRC)) $(call obj,$(CLIENT_SRC
 	$(call say,LD,$@)
 	$(Q)$(CC) $(LDFLAGS_ALL) -o $@ $^ $(LIBS_DAEMON) -ldl -lcmocka
 
-$(foreach t,drain limits restart takeover,$(B)/tests/integration/test_$(t)): | $(FDSTORE)
+$(foreach t,drain limits restart takeover watchdog,$(B)/tests/integration/test_$(t)): | $(FDSTORE)
 $(B)/tests/integration/test_restart: | $(B)/tests/stress/kills
 $(B)/bench/adopt: | $(FDSTORE)
 

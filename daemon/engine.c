@@ -437,6 +437,23 @@ static void adapt(struct nsv_engine *e)
 	e->adapts = ret == 0; /* else the kernel does not tell */
 }
 
+/* An io thread that stands still has no watchdog of its own. */
+static void feed_watchdog(struct nsv_engine *e, uint64_t now)
+{
+	if (!__atomic_load_n(&e->io_is_alive, __ATOMIC_ACQUIRE))
+		return;
+	e->watchdog_last_ns = now;
+	nsv_notify_watchdog();
+	__atomic_store_n(&e->io_is_alive, 0, __ATOMIC_RELAXED);
+	e->alive_msg.kind = NSV_MSG_ALIVE;
+	nsv_mailbox_put(e->outbox, &e->alive_msg);
+}
+
+void nsv_engine_heard(struct nsv_engine *e)
+{
+	__atomic_store_n(&e->io_is_alive, 1, __ATOMIC_RELEASE);
+}
+
 static void after_step(struct nsv_engine *e)
 {
 	uint64_t now;
@@ -448,10 +465,8 @@ static void after_step(struct nsv_engine *e)
 		nsv_engine_audit_now(e, true);
 	adapt(e);
 	tell_stats(e);
-	if (e->watchdog_ns && (now = nsv_now_ns()) - e->watchdog_last_ns >= e->watchdog_ns) {
-		e->watchdog_last_ns = now;
-		nsv_notify_watchdog();
-	}
+	if (e->watchdog_ns && (now = nsv_now_ns()) - e->watchdog_last_ns >= e->watchdog_ns)
+		feed_watchdog(e, now);
 }
 
 int nsv_engine_turn(struct nsv_engine *e, struct nsv_err *err)
@@ -482,6 +497,7 @@ static void *run(void *arg)
 	prctl(PR_SET_NAME, "nsv-engine");
 	e->adapts = e->adapts && begin_window(e) == 0;
 	e->watchdog_ns = nsv_notify_watchdog_ns();
+	e->io_is_alive = 1;
 	while (ret >= 0 && !e->stopping) {
 		ret = nsv_engine_turn(e, &err);
 		if (ret == 1 && !e->stopping)

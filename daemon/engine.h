@@ -132,6 +132,7 @@ struct nsv_engine_keep nsv_engine_get_keep(const struct nsv_engine *e);
 /* Any thread. */
 void nsv_engine_post(struct nsv_engine *e, struct nsv_msg *msg);
 void nsv_engine_look(struct nsv_engine *e);  /* cursors have moved */
+void nsv_engine_heard(struct nsv_engine *e); /* whoever reads the outbox is alive */
 void nsv_engine_audit(struct nsv_engine *e); /* check the invariants between steps and log */
 struct nsv_engine_stats nsv_engine_get_stats(const struct nsv_engine *e);
 

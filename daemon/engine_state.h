@@ -66,7 +66,10 @@ struct nsv_engine {
 	uint64_t arrivals;
 	char *text; /* (2, info.text_need): decided text, raw text */
 	struct nsv_engine_stats stats;
+	/* Fed by both threads' life: the engine does it, once the io thread has answered. */
 	uint64_t watchdog_ns, watchdog_last_ns;
+	struct nsv_msg alive_msg;
+	int io_is_alive; /* atomic: it has answered the last question */
 	/* Where the number of threads is left to us; step_ns of the stats and the members' delay
 	 * when the window began. */
 	struct nsv_crowd crowd;

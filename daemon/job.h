@@ -36,6 +36,7 @@ enum nsv_msg_kind {
 	NSV_MSG_ENDED,     /* engine to io: the slot shows the end */
 	NSV_MSG_RELEASED,  /* engine to io: nothing refers to it any more */
 	NSV_MSG_CLOSED,    /* engine to io: nothing refers to the session any more */
+	NSV_MSG_ALIVE,     /* engine to io: are you? nsv_engine_heard answers */
 	NSV_MSG_FAILED,    /* engine to io: the engine cannot go on */
 };
 

@@ -27,7 +27,7 @@ uint64_t nsv_notify_watchdog_ns(void)
 
 	if (sd_watchdog_enabled(0, &usec) <= 0)
 		return 0;
-	return usec * 1000 / 2;
+	return usec * 1000 / 4;
 }
 
 void nsv_notify_watchdog(void)

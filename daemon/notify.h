@@ -12,7 +12,7 @@
 bool nsv_notify_managed(void); /* standard error goes to the journal */
 void nsv_notify_ready(const char *status); /* one line, for people */
 void nsv_notify_stopping(void);
-/* Half of the watchdog's interval in nanoseconds, 0: none is asked for. */
+/* A quarter of the watchdog's interval in nanoseconds, 0: none is asked for. */
 uint64_t nsv_notify_watchdog_ns(void);
 void nsv_notify_watchdog(void);
 

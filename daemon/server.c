@@ -244,6 +244,9 @@ static void handle(struct nsv_server *s, struct nsv_msg *msg)
 	case NSV_MSG_CLOSED:
 		nsv_session_closed(NSV_CONTAINER_OF(msg, struct nsv_session_close, msg));
 		break;
+	case NSV_MSG_ALIVE:
+		nsv_engine_heard(s->engine);
+		break;
 	case NSV_MSG_FAILED:
 		s->stopping = true;
 		s->exit_code = EXIT_FAILURE;

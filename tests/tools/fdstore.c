@@ -4,15 +4,17 @@
  *     fdstore SOCKET PIDFILE PROGRAM [ARGUMENT]...
  *
  * Makes the listening SOCK_SEQPACKET socket and speaks sd_notify(3) over a socket beside it:
- * FDSTORE with FDNAME, FDSTOREREMOVE, BARRIER. PIDFILE has the pid of the daemon that runs. SIGHUP
- * is a restart: SIGTERM for the daemon, and the next one. SIGTERM is a stop: SIGTERM for the
- * daemon, and all is given up. Standard error is the daemon's. Exits with 1 when a daemon ends by
- * itself with a status other than 0: such a one would only fail again. */
+ * FDSTORE with FDNAME, FDSTOREREMOVE, BARRIER, and WATCHDOG, which has to come as $WATCHDOG_USEC
+ * says, or the daemon gets SIGABRT. PIDFILE has the pid of the daemon that runs. SIGHUP is a
+ * restart: SIGTERM for the daemon, and the next one. SIGTERM is a stop: SIGTERM for the daemon, and
+ * all is given up. Standard error is the daemon's. Exits with 1 when a daemon ends by itself with a
+ * status other than 0: such a one would only fail again. */
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdbool.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,6 +24,7 @@
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "tests/tools/store.h"
@@ -117,6 +120,30 @@ static void take_signals(void)
 	}
 }
 
+/* Of the daemon that runs; it begins to count when the first sign of life has come. */
+static void mind_watchdog(void)
+{
+	static unsigned int n_seen;
+	static uint64_t last_us;
+	static pid_t whose;
+	const char *usec = getenv("WATCHDOG_USEC");
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	uint64_t now_us = (uint64_t)t.tv_sec * 1000000 + (uint64_t)t.tv_nsec / 1000;
+	if (whose != pid)
+		last_us = 0;
+	whose = pid;
+	if (store.n_watchdog != n_seen)
+		last_us = now_us;
+	n_seen = store.n_watchdog;
+	if (usec && last_us && now_us - last_us > strtoull(usec, NULL, 10)) {
+		fprintf(stderr, "fdstore: the watchdog was not fed\n");
+		kill(pid, SIGABRT);
+		last_us = 0;
+	}
+}
+
 /* true: it has died, having said all that it had to say. */
 static bool is_dead(void)
 {
@@ -166,10 +193,11 @@ int main(int argc, char **argv)
 	start(argv + 3, argv[2]);
 	for (;;) {
 		struct pollfd p[] = {{store.fd, POLLIN, 0}, {signal_fd, POLLIN, 0}};
-		poll(p, 2, -1);
+		poll(p, 2, getenv("WATCHDOG_USEC") ? 100 : -1);
 		take_signals();
 		while (nsv_store_turn(&store))
 			;
+		mind_watchdog();
 		if (!is_dead())
 			continue;
 		if (stopping)

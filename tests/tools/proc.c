@@ -162,7 +162,7 @@ static pid_t find_thread(pid_t pid, const char *name)
 	snprintf(path, sizeof(path), "/proc/%d/task", (int)pid);
 	DIR *dir = opendir(path);
 	while (dir && thread < 0 && (entry = readdir(dir)))
-		if (has_name(pid, entry->d_name, name))
+		if (entry->d_name[0] != '.' && has_name(pid, entry->d_name, name))
 			thread = atoi(entry->d_name);
 	if (dir)
 		closedir(dir);

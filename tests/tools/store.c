@@ -77,6 +77,7 @@ bool nsv_store_turn(struct nsv_store *s)
 	value(message, "FDNAME=", name, sizeof(name));
 	if (*value(message, "FDSTOREREMOVE=", flag, sizeof(flag)) == '1')
 		nsv_store_forget(s, name);
+	s->n_watchdog += *value(message, "WATCHDOG=", flag, sizeof(flag)) == '1';
 	bool keep = *value(message, "FDSTORE=", flag, sizeof(flag)) == '1';
 	for (size_t i = 0; i < n; i++) {
 		if (keep)

@@ -16,6 +16,7 @@ struct nsv_store {
 		char name[64];
 	} stored[NSV_STORE_MAX];
 	int n_stored;
+	unsigned int n_watchdog; /* signs of life */
 };
 
 /* Listens at that path, and says so in $NOTIFY_SOCKET. 0 or -errno. */
