@@ -1,6 +1,7 @@
-/* Paged attention over sixteen lanes. attention-<isa>.c defines FN(name), SCORE_ROWS, SCORE_VECS and
- * VALUE_ROWS (what fits its registers; the bits do not depend on them) and includes
- * attention-place-impl.h, the tiles (of attention-tiles-impl.h or its own) and this.
+/* Paged attention over sixteen lanes. attention-<isa>.c defines FN(name), SCORE_ROWS, SCORE_VECS,
+ * VALUE_ROWS (what fits its registers), AHEAD (keys whose values are asked for in advance), on none
+ * of which the bits depend, and includes attention-place-impl.h, the tiles (attention-tiles-impl.h
+ * or its own) and this.
  *
  * An item is a KV head of a sequence with a tile of its query positions and the query heads that
  * share it: up to ROWS rows (query, head) that read the same keys. A history is taken in chunks
@@ -13,9 +14,9 @@
  * folded into the row's total first to last. For few rows, partials go to scratch, so that members
  * can share the chunks of one history; else an item folds its own.
  *
- * K with 16 keys adjacent and V with dimensions adjacent, fp32 or fp16, are read where they lie; any
- * other layout, type or head size is gathered, sixteen keys at a time. fp16 is made fp32 as it is
- * read; for many rows, once for all of them. */
+ * K with 16 keys adjacent and V with dimensions adjacent, fp32 or fp16, are read where they lie;
+ * any other layout, type or head size is gathered, sixteen keys at a time. fp16 is made fp32 as it
+ * is read; for many rows, once for all of them. */
 #define VALUE_KEYS 64u /* whose values stay in the nearest cache for all rows */
 #define WIDEN_ROWS (2 * SCORE_ROWS + 1) /* so many rows' fp16 is made fp32 beforehand */
 

@@ -1,6 +1,6 @@
-/* One query of a sequence: reading its keys and values is what takes long. So KV heads that lie beside
- * each other are worked on together, a few keys at a time, in the order in which they lie in memory,
- * and what comes next is asked for while they are:
+/* One query of a sequence: reading its keys and values is what takes long. So KV heads that lie
+ * beside each other are worked on together, a few keys at a time, in the order in which they lie in
+ * memory, and what comes next is asked for while they are:
  *
  *     keys     32 of every head, then the next 32; at the end the first values are asked for
  *     values   the same; at the end the next strip's first keys
@@ -8,7 +8,7 @@
  * Such an item is one of all their query heads; row r is query head head0 + r. */
 
 #define KEYS (SCORE_VECS * VF_N) /* worked on, and asked for, at a time */
-#define KV_DIMS 256u             /* of the heads together: what is asked for fits the nearest cache */
+#define KV_DIMS 256u /* of the heads together: what is asked for fits the nearest cache */
 
 _Static_assert(AHEAD == KEYS, "values are asked for as many keys ahead as are worked on");
 
@@ -107,7 +107,8 @@ static uint32_t most_together(const struct deal *deal, const struct item *it)
 {
 	const struct nsv_attn_shape *s = it->call->shape;
 	uint32_t n = min_u32(KV_DIMS / s->head_dim, ROWS / it->call->plan->group);
-	if (!deal->split && it->call->plan->n_seq < 4 * deal->part->count)
+	uint32_t n_member = deal->part->count;
+	if (!deal->split && n_member > 1 && it->call->plan->n_seq < 4 * n_member)
 		return 1;
 	return max_u32(1, min_u32(n, s->n_kv_head));
 }
