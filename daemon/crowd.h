@@ -4,8 +4,8 @@
  * ready to run and had no processor, and is told how many they are to be.
  *
  * What helps is found by trial: fewer and fewer when they have waited for long, and it is kept for
- * as long as they wait less then; from time to time one more, and that is kept if they do not wait then. A
- * trial that fails is not made again for a while, which doubles from one to the next.
+ * as long as they wait less then; from time to time one more, and that is kept if they do not wait
+ * then. A trial that fails is not made again for a while, which doubles from one to the next.
  *
  * Pure: times in, a count out. */
 #ifndef NSV_DAEMON_CROWD_H
@@ -24,7 +24,7 @@ struct nsv_crowd {
 	uint32_t most, n; /* members: at most, now */
 	enum { NSV_CROWD_STEADY, NSV_CROWD_LESS, NSV_CROWD_MORE } trial;
 	uint32_t from;	 /* in a trial: how many they were before */
-	double before;	 /* the share of its time that a member waited before the last trial of less */
+	double before;	 /* the share of its time that a member waited before fewer were tried */
 	bool went_wrong; /* the window before this one */
 	struct nsv_crowd_rest less, more;
 };

@@ -7,8 +7,8 @@
 
 #include "daemon/clock.h"
 #include "daemon/engine_state.h"
-#include "daemon/errand.h"
 #include "daemon/log.h"
+#include "daemon/memory.h"
 #include "daemon/notify.h"
 
 #define MAX_PIECE_LEN 4096 /* bytes of a token; a vocabulary with a longer one is refused */
@@ -98,7 +98,7 @@ static int make_space(struct nsv_engine *e, uint32_t batch_tokens)
 	return 0;
 }
 
-/* Its memory is taken then, and its weights are still to be packed. */
+/* Its weights are still to be packed, and have no memory unless they were kept. */
 static int make_model(struct nsv_engine *e, const struct nsv_engine_config *c,
 	const struct nsv_gguf *g, uint32_t n_kept, int *keep_fd, struct nsv_err *err)
 {
@@ -124,6 +124,7 @@ static int make_model(struct nsv_engine *e, const struct nsv_engine_config *c,
 struct kv_errand {
 	struct nsv_engine *e;
 	const struct nsv_engine_config *c;
+	size_t free_len;
 	int *keep_fd;
 	struct nsv_err err;
 };
@@ -132,15 +133,28 @@ static int make_kv(void *arg)
 {
 	struct kv_errand *k = arg;
 
-	return nsv_engine_make_kv(k->e, k->c, k->keep_fd, &k->err);
+	return nsv_engine_make_kv(k->e, k->c, k->free_len, k->keep_fd, &k->err);
 }
 
-/* Giving a region its pages takes the kernel as long as packing the weights of a small model. What
- * memory is free is asked once theirs is taken. */
+/* What memory is left to others by the model, whose weights may still have none. */
+static size_t free_beside_model(const struct nsv_engine *e)
+{
+	size_t free_len = nsv_memory_available(), weights_len;
+	uint64_t ns;
+
+	nsv_model_weights(e->model, &weights_len, &ns);
+	return e->info.adopted_weights ? free_len : free_len - nsv_min(free_len, weights_len);
+}
+
+/* Giving a region its pages takes the kernel as long as packing the weights of a small model. */
 static int pack_and_make_kv(struct nsv_engine *e, const struct nsv_engine_config *c,
 	struct nsv_engine_keep *keep, struct nsv_err *err)
 {
-	struct kv_errand kv = {.e = e, .c = c, .keep_fd = &keep->kv_fd, .err = *err};
+	struct kv_errand kv = {.e = e,
+		.c = c,
+		.free_len = free_beside_model(e),
+		.keep_fd = &keep->kv_fd,
+		.err = *err};
 	struct nsv_errand errand;
 
 	nsv_errand_start(&errand, make_kv, &kv);
@@ -520,6 +534,8 @@ int nsv_engine_start(struct nsv_engine *e)
 	nsv_seqs_serve(&e->seqs); /* before the first step can begin */
 	ret = -pthread_create(&e->thread, NULL, run, e);
 	e->started = ret == 0;
+	if (ret == 0)
+		nsv_engine_join_start(e);
 	return ret;
 }
 
@@ -529,6 +545,7 @@ void nsv_engine_stop(struct nsv_engine *e)
 		return;
 	nsv_mailbox_put(&e->inbox, &e->stop_msg);
 	pthread_join(e->thread, NULL);
+	nsv_engine_join_stop(e);
 	e->started = false;
 	if (!e->failed)
 		nsv_seqs_end(&e->seqs);

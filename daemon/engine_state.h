@@ -8,6 +8,7 @@
 #include "cache/kv.h"
 #include "daemon/crowd.h"
 #include "daemon/engine.h"
+#include "daemon/errand.h"
 #include "daemon/exec.h"
 #include "daemon/sched.h"
 #include "daemon/seqs.h"
@@ -76,6 +77,9 @@ struct nsv_engine {
 	bool adapts;
 	uint64_t window_busy_ns, window_delay_ns;
 
+	struct nsv_errand join;
+	int join_stops; /* atomic */
+
 	pthread_t thread;
 	bool started, stopping, failed;
 	struct nsv_msg stop_msg, failed_msg;
@@ -100,9 +104,13 @@ int nsv_engine_step(struct nsv_engine *e, struct nsv_err *err);
 int nsv_engine_drain(struct nsv_engine *e, struct nsv_err *err);
 
 /* The regions, made or taken over: *keep_fd is -1 then. The host tier is always made. The model is
- * set. */
-int nsv_engine_make_kv(
-	struct nsv_engine *e, const struct nsv_engine_config *c, int *keep_fd, struct nsv_err *err);
+ * set; free_len: of memory, that of its weights taken. */
+int nsv_engine_make_kv(struct nsv_engine *e, const struct nsv_engine_config *c, size_t free_len,
+	int *keep_fd, struct nsv_err *err);
+/* The KV pool's small pages become huge ones, by a thread of its own, beside steps: a start need
+ * not wait for them, which takes seconds in memory that is new to the machine. */
+void nsv_engine_join_start(struct nsv_engine *e);
+void nsv_engine_join_stop(struct nsv_engine *e);
 /* The records of a table that was kept and has sessions, else 0. */
 uint32_t nsv_engine_kept_records(int keep_fd);
 /* A table with sessions in it is taken over whatever its size, n_kept of nsv_engine_kept_records(),

@@ -1,6 +1,7 @@
 /* The engine's regions, KV pool, host tier and sequence table: their sizes, and made afresh or
  * taken over from the daemon before. */
 #include <math.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 
 #include "daemon/config.h"
@@ -106,21 +107,22 @@ static bool take_over_kv(struct nsv_engine *e, const struct nsv_engine_config *c
 	return take_over(e, &e->kv_region, keep_fd, size.region, check_kv, "the KV pool");
 }
 
-static int new_kv(struct nsv_engine *e, const struct nsv_engine_config *c, struct nsv_err *err)
+static int new_kv(struct nsv_engine *e, const struct nsv_engine_config *c, size_t free_len,
+	struct nsv_err *err)
 {
 	struct nsv_pool_wish wish = {.n_block = c->kv_blocks,
 		.memory = c->kv_memory,
 		.n_host = c->swap_blocks,
 		.n_ctx = e->info.desc->n_ctx};
 	struct nsv_kv_size size;
-	int ret = nsv_pool_choose(
-		&e->kv_geom, &wish, nsv_memory_available(), &e->kv_geom.n_block, err);
+	int ret = nsv_pool_choose(&e->kv_geom, &wish, free_len, &e->kv_geom.n_block, err);
 
 	if (ret == 0 && nsv_kv_sizes(&e->kv_geom, &size) < 0)
 		ret = nsv_fail(
 			err, -EINVAL, "a KV pool of %u blocks is impossible", e->kv_geom.n_block);
 	if (ret == 0)
-		ret = nsv_region_create(&e->kv_region, "nsv-kv", size.region, NSV_REGION_HUGE, err);
+		ret = nsv_region_create(
+			&e->kv_region, "nsv-kv", size.region, NSV_REGION_HUGE_LATER, err);
 	if (ret == 0)
 		nsv_kv_head_write(e->kv_region.map, &e->kv_geom, nsv_model_id(e->model),
 			e->info.backend->numerics);
@@ -129,9 +131,10 @@ static int new_kv(struct nsv_engine *e, const struct nsv_engine_config *c, struc
 
 /* The host tier: blocks as the pool's, packed. What the daemon before had there is computed
  * again. */
-static int make_host(struct nsv_engine *e, uint32_t n_block, size_t block_len, struct nsv_err *err)
+static int make_host(struct nsv_engine *e, uint32_t n_block, size_t block_len, size_t free_len,
+	struct nsv_err *err)
 {
-	size_t len, most = nsv_pool_most(nsv_memory_available());
+	size_t len, most = nsv_pool_most(free_len);
 
 	if (n_block == 0)
 		return 0;
@@ -144,8 +147,8 @@ static int make_host(struct nsv_engine *e, uint32_t n_block, size_t block_len, s
 	return nsv_region_create(&e->host_region, "nsv-swap", len, NSV_REGION_HUGE, err);
 }
 
-int nsv_engine_make_kv(
-	struct nsv_engine *e, const struct nsv_engine_config *c, int *keep_fd, struct nsv_err *err)
+int nsv_engine_make_kv(struct nsv_engine *e, const struct nsv_engine_config *c, size_t free_len,
+	int *keep_fd, struct nsv_err *err)
 {
 	struct nsv_kv_size size;
 	int ret = 0;
@@ -153,16 +156,43 @@ int nsv_engine_make_kv(
 	e->kv_geom = kv_geom(e->info.desc, e->info.backend, e->info.kv_dtype);
 	e->info.adopted_kv = take_over_kv(e, c, keep_fd);
 	if (!e->info.adopted_kv)
-		ret = new_kv(e, c, err);
+		ret = new_kv(e, c, free_len, err);
 	if (ret < 0)
 		return ret;
 	nsv_kv_sizes(&e->kv_geom, &size);
+	if (!e->info.adopted_kv)
+		free_len -= nsv_min(free_len, size.region);
 	set_kv(e, &size);
 	int status = nsv_attn_check_shape(&e->kv.shape);
 	if (status != NSV_ATTN_OK)
 		return nsv_fail(err, -EINVAL, "attention over this model: %s",
 			nsv_attn_status_name(status));
-	return make_host(e, c->swap_blocks, size.block, err);
+	return make_host(e, c->swap_blocks, size.block, free_len, err);
+}
+
+/* ---- Huge pages behind the start */
+
+#define JOIN_NICE 10 /* steps go first, but who waits for a page of it does not wait for long */
+
+static int join_kv(void *arg)
+{
+	struct nsv_engine *e = arg;
+
+	(void)setpriority(PRIO_PROCESS, (id_t)gettid(), JOIN_NICE);
+	while (!__atomic_load_n(&e->join_stops, __ATOMIC_RELAXED) && nsv_region_join(&e->kv_region))
+		;
+	return 0;
+}
+
+void nsv_engine_join_start(struct nsv_engine *e)
+{
+	nsv_errand_start(&e->join, join_kv, e);
+}
+
+void nsv_engine_join_stop(struct nsv_engine *e)
+{
+	__atomic_store_n(&e->join_stops, 1, __ATOMIC_RELAXED);
+	nsv_errand_wait(&e->join);
 }
 
 /* ---- Sequence table */

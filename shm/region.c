@@ -5,6 +5,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <time.h>
 
 #ifndef MFD_NOEXEC_SEAL
 #define MFD_NOEXEC_SEAL 0x0008u
@@ -15,6 +16,8 @@
 #endif
 
 #define HUGE_PAGE ((size_t)2 << 20)
+#define HUGE_PIECE (8 * HUGE_PAGE) /* joined by one call, each of which has a price of its own */
+#define SLOW_PIECE_NS 16000000u    /* five times what one takes that the machine has at hand */
 
 #define SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
 
@@ -93,15 +96,55 @@ static int allocate(int fd, size_t len, struct nsv_err *err)
 	return 0;
 }
 
-/* A byte of each huge page's place, then all of it as one page: so that huge pages come whatever
- * the machine's setting for shared memory is, short of "deny". Kernels before 6.1 cannot; where
- * memory is short or in pieces, small pages are left to who allocates the rest. */
-static void take_huge_pages(const struct nsv_region *region)
+static uint64_t now_ns(void)
 {
-	for (size_t at = 0; at + HUGE_PAGE <= region->len; at += HUGE_PAGE)
+	struct timespec ts;
+
+	clock_gettime(CLOCK_MONOTONIC, &ts);
+	return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
+}
+
+static size_t whole_len(const struct nsv_region *region)
+{
+	return region->len & ~(HUGE_PAGE - 1);
+}
+
+/* The next piece as huge pages, whatever the machine's setting for shared memory is, short of
+ * "deny". */
+bool nsv_region_join(struct nsv_region *region)
+{
+	size_t len = nsv_min(whole_len(region) - region->n_joined, HUGE_PIECE);
+
+	if (len == 0)
+		return false;
+	int ret = madvise((char *)region->map + region->n_joined, len, MADV_COLLAPSE);
+	if (ret < 0 && errno != EAGAIN)
+		return false;
+	region->n_joined += len;
+	return true;
+}
+
+/* A byte of each huge page's place, so that there is something to join and little to copy. */
+static bool take_piece(struct nsv_region *region)
+{
+	size_t end = nsv_min(whole_len(region), region->n_joined + HUGE_PIECE);
+
+	for (size_t at = region->n_joined; at < end; at += HUGE_PAGE)
 		if (fallocate(region->fd, 0, (off_t)at, NSV_PAGE) < 0)
-			return;
-	(void)madvise(region->map, region->len & ~(HUGE_PAGE - 1), MADV_COLLAPSE);
+			return false;
+	return nsv_region_join(region);
+}
+
+/* Kernels before 6.1 cannot; where memory is short or in pieces, small pages are left to who
+ * allocates the rest, and so they are where `later` and a piece takes long: pages that the host of
+ * a virtual machine must find first. */
+static void take_huge_pages(struct nsv_region *region, bool later)
+{
+	uint64_t start_ns;
+
+	do
+		start_ns = now_ns();
+	while (take_piece(region) && !(later && now_ns() - start_ns > SLOW_PIECE_NS));
 }
 
 /* Maps a new memfd and gives it its pages: what huge ones cannot be had for, fallocate gets or
@@ -113,8 +156,8 @@ static int fill(struct nsv_region *region, unsigned int flags, struct nsv_err *e
 
 	if (ret < 0)
 		return ret;
-	if (flags & NSV_REGION_HUGE)
-		take_huge_pages(region);
+	if (flags & (NSV_REGION_HUGE | NSV_REGION_HUGE_LATER))
+		take_huge_pages(region, flags & NSV_REGION_HUGE_LATER);
 	ret = allocate(region->fd, region->len, err);
 	if (ret == 0 && (flags & NSV_REGION_POPULATE))
 		(void)madvise(region->map, region->len, MADV_POPULATE_WRITE);

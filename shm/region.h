@@ -9,6 +9,7 @@ struct nsv_region {
 	int fd;      /* -1: none */
 	size_t len;
 	void *map;   /* MAP_SHARED; NULL: not mapped */
+	size_t n_joined; /* its first bytes, for which huge pages have been asked */
 };
 
 #define NSV_REGION_NONE ((struct nsv_region){.fd = -1})
@@ -16,6 +17,8 @@ struct nsv_region {
 enum nsv_region_flag {
 	NSV_REGION_HUGE = 1, /* of huge pages where they can be had: only for what no client maps */
 	NSV_REGION_POPULATE = 2, /* touch every page now */
+	/* As HUGE, for as long as they come quickly; nsv_region_join asks for the rest. */
+	NSV_REGION_HUGE_LATER = 4,
 };
 
 /* A new region of `len` bytes (rounded up to a page), zeroed, every page allocated (a full tmpfs is
@@ -26,6 +29,10 @@ int nsv_region_create(struct nsv_region *ret, const char *name, size_t len, unsi
  * the SHRINK, GROW and SEAL seals and has exactly `len` bytes. Takes `fd` only on success. */
 int nsv_region_adopt(
 	struct nsv_region *ret, int fd, size_t len, bool writable, struct nsv_err *err);
+/* Makes huge pages of the next few small ones, which may be in use meanwhile. A system call, of tens
+ * of milliseconds where the memory is new to the machine. One thread at a time. false: there are no
+ * more, or the kernel makes none. */
+bool nsv_region_join(struct nsv_region *region);
 /* A read-only descriptor of the same memory, for a reader: it can neither map it writable nor
  * punch holes. The caller closes it. */
 int nsv_region_reopen_ro(const struct nsv_region *region, int *ret_fd);

@@ -69,7 +69,7 @@ struct nsv_model_config {
 int nsv_model_new(const struct nsv_gguf *g, const struct nsv_backend *backend,
 	struct nsv_team *team, const struct nsv_model_config *config, struct nsv_model **ret_model,
 	struct nsv_err *err);
-/* Packs the weights whose memory nsv_model_new took, if they are not there yet. */
+/* Takes the weights' memory and packs them, if they are not there yet. */
 int nsv_model_pack(struct nsv_model *m, struct nsv_err *err);
 void nsv_model_free(struct nsv_model *m);
 const struct nsv_model_desc *nsv_model_get_desc(const struct nsv_model *m);

@@ -496,6 +496,9 @@ int nsv_model_pack(struct nsv_model *m, struct nsv_err *err)
 
 	if (!l)
 		return 0;
+	int r = nsv_region_create(&m->weights, "nsv-weights", m->weights_len, NSV_REGION_HUGE, err);
+	if (r < 0)
+		return r;
 	nsv_team_run(m->team, pack_member, l);
 	struct nsv_weights_head *h = m->weights.map;
 	*h = make_head(l, m->weights.len);
@@ -552,9 +555,6 @@ int nsv_model_place(struct nsv_model *m, const struct nsv_gguf *g, struct nsv_mo
 	if (m->weights.map) {
 		nsv_loader_free(m->loader);
 		m->loader = NULL;
-	} else {
-		r = nsv_region_create(
-			&m->weights, "nsv-weights", m->weights_len, NSV_REGION_HUGE, err);
 	}
 	m->pack_ns = nsv_now_ns() - start;
 	return r;

@@ -63,6 +63,73 @@ static void test_huge(void **state)
 	nsv_region_deinit(&r);
 }
 
+/* KiB of shared memory that this process has mapped as huge pages. */
+static long huge_kib(void)
+{
+	FILE *f = fopen("/proc/self/smaps_rollup", "re");
+	char line[128];
+	long kib = -1;
+
+	while (f && kib < 0 && fgets(line, sizeof(line), f))
+		if (sscanf(line, "ShmemPmdMapped: %ld", &kib) != 1)
+			kib = -1;
+	if (f)
+		fclose(f);
+	return kib;
+}
+
+static void fill_in(struct nsv_region *r)
+{
+	for (size_t i = 0; i < r->len / sizeof(uint32_t); i++)
+		((uint32_t *)r->map)[i] = (uint32_t)(i * 2654435761u);
+}
+
+static void assert_filled_in(const struct nsv_region *r)
+{
+	for (size_t i = 0; i < r->len / sizeof(uint32_t); i++)
+		assert_int_equal(((uint32_t *)r->map)[i], (uint32_t)(i * 2654435761u));
+}
+
+/* Small pages in use become huge ones, piece by piece, and keep what is in them. */
+static void test_join(void **state)
+{
+	const size_t whole = 38u << 20, len = whole + 4096;
+	struct nsv_region r = NSV_REGION_NONE;
+
+	(void)state;
+	assert_int_equal(nsv_region_create(&r, "test", len, 0, NULL), 0);
+	assert_int_equal(r.n_joined, 0);
+	fill_in(&r);
+	long before = huge_kib();
+	while (nsv_region_join(&r))
+		assert_true(r.n_joined <= whole);
+	assert_filled_in(&r);
+	if (r.n_joined == whole && before >= 0)
+		assert_int_equal(huge_kib() - before, whole >> 10);
+	else
+		print_message("the kernel makes no huge pages here\n");
+	assert_false(nsv_region_join(&r));
+	nsv_region_deinit(&r);
+}
+
+/* However far it came at once: all of it is there, and can be joined. */
+static void test_huge_later(void **state)
+{
+	const size_t len = (70u << 20) + 8192;
+	struct nsv_region r = NSV_REGION_NONE;
+	struct stat st;
+
+	(void)state;
+	assert_int_equal(nsv_region_create(&r, "test", len, NSV_REGION_HUGE_LATER, NULL), 0);
+	assert_int_equal(fstat(r.fd, &st), 0);
+	assert_int_equal(st.st_blocks * 512, len);
+	fill_in(&r);
+	while (nsv_region_join(&r))
+		;
+	assert_filled_in(&r);
+	nsv_region_deinit(&r);
+}
+
 /* The reader's descriptor can neither write, nor punch, nor be mapped writable, nor be opened anew
  * for writing by another user (its mode); but it sees what the writer writes. */
 static void test_read_only(void **state)
@@ -115,6 +182,8 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_create),
 		cmocka_unit_test(test_huge),
+		cmocka_unit_test(test_join),
+		cmocka_unit_test(test_huge_later),
 		cmocka_unit_test(test_read_only),
 		cmocka_unit_test(test_adopt_refuses),
 	};
