@@ -149,6 +149,15 @@ static void read_rest(struct nsv_client *client, struct nsv_request *r, struct n
 	memcpy(a->reason, rest->reason, sizeof(a->reason));
 }
 
+/* Until the next one serves: one that still starts is neither killed nor stopped. */
+static void kill_and_wait(int sig)
+{
+	unsigned int n = nsv_test_service_logged(&service, "ready after");
+
+	nsv_test_service_kill(&service, sig);
+	assert_true(NSV_WAIT_FOR(nsv_test_service_logged(&service, "ready after") > n));
+}
+
 static void test_a_stream_goes_on(void **state)
 {
 	static const int signals[] = {SIGKILL, SIGTERM, SIGKILL};
@@ -166,7 +175,7 @@ static void test_a_stream_goes_on(void **state)
 	assert_int_equal(nsv_client_submit_text(client, "a stream", 8, &p, &r), 0);
 	for (size_t i = 0; i < NSV_ARRAY_LEN(signals); i++) {
 		read_some(r, a);
-		nsv_test_service_kill(&service, signals[i]);
+		kill_and_wait(signals[i]);
 	}
 	assert_true(a->n_token < N_TOKEN);
 	read_rest(client, r, a);
