@@ -91,21 +91,24 @@ __attribute__((target("avx512f,avx512vnni"))) static void dot_part(
 		__asm__ volatile("" : : "v"(sum[i]));
 }
 
-/* Without VNNI: products of pairs in 16 bits, and their sums there. */
+/* Without VNNI: products of pairs in 16 bits, and their sums there. Left to the compiler, twelve
+ * sums do not stay in registers. */
 __attribute__((target("avx2"))) static void dot_part_avx2(const struct nsv_part *part, void *arg)
 {
-	__m256i sum[12], q = _mm256_set1_epi8(3), x = _mm256_set1_epi8(5);
+	__m256i sum[12], q = _mm256_set1_epi8(3), x = _mm256_set1_epi8(5), pair;
 	(void)part;
 	(void)arg;
+#pragma GCC unroll 12
 	for (int i = 0; i < 12; i++)
 		sum[i] = _mm256_setzero_si256();
 	for (uint32_t n = 0; n < DOT_ROUNDS; n++) {
 #pragma GCC unroll 12
-		for (int i = 0; i < 12; i++) {
-			sum[i] = _mm256_add_epi16(sum[i], _mm256_maddubs_epi16(q, x));
-			__asm__ volatile("" : "+x"(q));
-		}
+		for (int i = 0; i < 12; i++)
+			__asm__ volatile("vpmaddubsw %3, %2, %0\n\tvpaddw %0, %1, %1"
+					 : "=&x"(pair), "+x"(sum[i])
+					 : "x"(q), "x"(x));
 	}
+#pragma GCC unroll 12
 	for (int i = 0; i < 12; i++)
 		__asm__ volatile("" : : "x"(sum[i]));
 }
