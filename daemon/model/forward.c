@@ -39,7 +39,6 @@ struct walk {
 	uint32_t share0, n_share; /* rows of the batch whose Q, K and V it turns and stores */
 };
 
-
 #define ROW_UNIT 16u  /* rows are taken in whole tiles of products */
 #define APART_ROWS 32u /* a member: from so many on rows are taken, not weights parted */
 #define TAKE_EACH 4u  /* times that a member takes rows at least, where there are enough */
@@ -281,8 +280,8 @@ static void add_rows(const struct walk *w, size_t post_norm)
 	if (w->m->desc.post_norm) {
 		float *normed = w->lane.norm + at;
 
-		w->m->backend->rmsnorm(&nsv_team_alone, normed, y, nsv_weight_at(w->m, post_norm), n,
-			w->n_row, n, w->m->desc.norm_eps);
+		w->m->backend->rmsnorm(&nsv_team_alone, normed, y, nsv_weight_at(w->m, post_norm),
+			n, w->n_row, n, w->m->desc.norm_eps);
 		y = normed;
 	}
 	w->m->backend->add(&nsv_team_alone, w->lane.x + at, y, (size_t)w->n_row * n);
@@ -290,8 +289,9 @@ static void add_rows(const struct walk *w, size_t post_norm)
 
 static void embed_rows(const struct walk *w)
 {
-	w->m->backend->embed(&nsv_team_alone, w->lane.x + (size_t)w->row0 * w->m->desc.n_embd, &w->m->embd,
-		w->step->batch->tokens + w->first + w->row0, w->n_row, w->m->desc.embd_scale);
+	w->m->backend->embed(&nsv_team_alone, w->lane.x + (size_t)w->row0 * w->m->desc.n_embd,
+		&w->m->embd, w->step->batch->tokens + w->first + w->row0, w->n_row,
+		w->m->desc.embd_scale);
 }
 
 /* Cosines and sines of this member's share, once a step: the same in every layer of a kind. */
@@ -317,8 +317,9 @@ static void turn(
 {
 	const struct nsv_model_desc *d = &w->m->desc;
 
-	w->m->backend->rope(&nsv_team_alone, x, ld, w->m->scratch.cs[kind] + (size_t)w->share0 * d->n_rot,
-		w->n_share, n_head, d->head_dim, d->n_rot, d->rope);
+	w->m->backend->rope(&nsv_team_alone, x, ld,
+		w->m->scratch.cs[kind] + (size_t)w->share0 * d->n_rot, w->n_share, n_head,
+		d->head_dim, d->n_rot, d->rope);
 }
 
 /* Each of n_head heads in the rows of this member's share. */
@@ -364,9 +365,9 @@ static void store_kv(const struct walk *w, uint32_t layer)
 	}
 	turn(w, kind, q, n_q, d->n_head);
 	turn(w, kind, k, ld, d->n_kv_head);
-	w->m->backend->kv_append(&nsv_team_alone, &w->step->shapes[kind], layer_pool(w, layer, false),
-		layer_pool(w, layer, true), k, v, ld, w->step->batch->slots + w->share0,
-		w->n_share);
+	w->m->backend->kv_append(&nsv_team_alone, &w->step->shapes[kind],
+		layer_pool(w, layer, false), layer_pool(w, layer, true), k, v, ld,
+		w->step->batch->slots + w->share0, w->n_share);
 }
 
 static void attend(const struct walk *w, uint32_t layer)
@@ -391,8 +392,8 @@ static void gate_rows(const struct walk *w)
 	size_t ld = 2 * (size_t)d->n_ff;
 	const float *gate = w->lane.ff + w->row0 * ld;
 
-	w->m->backend->gate(&nsv_team_alone, w->lane.act + (size_t)w->row0 * d->n_ff, gate, gate + d->n_ff,
-		ld, w->n_row, d->n_ff, d->act);
+	w->m->backend->gate(&nsv_team_alone, w->lane.act + (size_t)w->row0 * d->n_ff, gate,
+		gate + d->n_ff, ld, w->n_row, d->n_ff, d->act);
 	set_acts(w, w->lane.act, w->n_lane, d->n_ff);
 }
 

@@ -81,7 +81,8 @@ static uint32_t value_tile_rows(uint32_t n)
 	return VALUE_ROWS;
 }
 
-/* acc += p * v over the strip's keys [from, to); rows, vecs and half are constants where expanded. */
+/* acc += p * v over the strip's keys [from, to); rows, vecs and half are constants where
+ * expanded. */
 ALWAYS_INLINE void value_rows(uint32_t rows, uint32_t vecs, bool half, float *const *part,
 	uint32_t dim0, const float *p, const char *const *v_row, uint32_t from, uint32_t to)
 {
