@@ -7,6 +7,7 @@
 
 #include "daemon/clock.h"
 #include "daemon/engine_state.h"
+#include "daemon/errand.h"
 #include "daemon/log.h"
 #include "daemon/memory.h"
 #include "daemon/notify.h"
@@ -434,21 +435,38 @@ static int begin_window(struct nsv_engine *e)
 	return nsv_team_delay_ns(e->team, &e->window_delay_ns);
 }
 
-/* Between two steps the team may change: any number of members computes the same bits. */
+static int end_window(struct nsv_engine *e, uint64_t busy_ns)
+{
+	uint64_t delay_ns;
+	int ret = nsv_team_delay_ns(e->team, &delay_ns);
+
+	if (ret < 0)
+		return ret;
+	nsv_team_resize(e->team, nsv_crowd_next(&e->crowd, nsv_now_ns(), busy_ns,
+					 delay_ns - e->window_delay_ns));
+	e->crowd.n = nsv_team_size(e->team); /* threads may be wanting */
+	return 0;
+}
+
+/* Between two steps the team may change: any number of members computes the same bits. Where the
+ * kernel does not tell (-ENOENT), or cannot for a while, all members compute. */
 static void adapt(struct nsv_engine *e)
 {
-	uint64_t busy_ns = e->stats.step_ns - e->window_busy_ns, delay_ns;
+	uint64_t busy_ns = e->stats.step_ns - e->window_busy_ns;
+	int ret = 0;
 
 	if (!e->adapts || busy_ns < NSV_CROWD_WINDOW_NS)
 		return;
-	int ret = nsv_team_delay_ns(e->team, &delay_ns);
-	if (ret == 0) {
-		uint32_t n = nsv_crowd_next(&e->crowd, nsv_now_ns(), busy_ns,
-			delay_ns - e->window_delay_ns);
-		nsv_team_resize(e->team, n);
+	if (e->has_window)
+		ret = end_window(e, busy_ns);
+	if (ret == 0)
 		ret = begin_window(e);
-	}
-	e->adapts = ret == 0; /* else the kernel does not tell */
+	e->has_window = ret == 0;
+	if (ret == 0)
+		return;
+	nsv_team_resize(e->team, e->crowd.most);
+	nsv_crowd_init(&e->crowd, e->crowd.most);
+	e->adapts = ret != -ENOENT;
 }
 
 /* An io thread that stands still has no watchdog of its own. */
@@ -509,7 +527,7 @@ static void *run(void *arg)
 	int ret = 0;
 
 	prctl(PR_SET_NAME, "nsv-engine");
-	e->adapts = e->adapts && begin_window(e) == 0;
+	e->has_window = e->adapts && begin_window(e) == 0;
 	e->watchdog_ns = nsv_notify_watchdog_ns();
 	e->io_is_alive = 1;
 	while (ret >= 0 && !e->stopping) {
@@ -544,8 +562,8 @@ void nsv_engine_stop(struct nsv_engine *e)
 	if (!e || !e->started)
 		return;
 	nsv_mailbox_put(&e->inbox, &e->stop_msg);
-	pthread_join(e->thread, NULL);
 	nsv_engine_join_stop(e);
+	pthread_join(e->thread, NULL);
 	e->started = false;
 	if (!e->failed)
 		nsv_seqs_end(&e->seqs);

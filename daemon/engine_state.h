@@ -5,10 +5,11 @@
 #ifndef NSV_DAEMON_ENGINE_STATE_H
 #define NSV_DAEMON_ENGINE_STATE_H
 
+#include <pthread.h>
+
 #include "cache/kv.h"
 #include "daemon/crowd.h"
 #include "daemon/engine.h"
-#include "daemon/errand.h"
 #include "daemon/exec.h"
 #include "daemon/sched.h"
 #include "daemon/seqs.h"
@@ -74,10 +75,11 @@ struct nsv_engine {
 	/* Where the number of threads is left to us; step_ns of the stats and the members' delay
 	 * when the window began. */
 	struct nsv_crowd crowd;
-	bool adapts;
+	bool adapts, has_window;
 	uint64_t window_busy_ns, window_delay_ns;
 
-	struct nsv_errand join;
+	pthread_t join; /* makes huge pages of the KV pool's, if it could be had */
+	bool joins;
 	int join_stops; /* atomic */
 
 	pthread_t thread;

@@ -139,8 +139,10 @@ bool nsv_memory_take(struct nsv_memory *m, uint64_t bytes, uint64_t now_ns)
 {
 	if (bytes <= SMALL)
 		return true;
+	if (m->refused_ns && now_ns - m->refused_ns >= BELIEVED_NS)
+		nsv_memory_look_again(m);
 	if (bytes > m->credit) {
-		if (m->refused_ns && now_ns - m->refused_ns < BELIEVED_NS)
+		if (m->refused_ns)
 			return false;
 		m->credit = nsv_min_u64(m->look(m), bytes + CREDIT);
 		m->refused_ns = bytes > m->credit ? now_ns : 0;
@@ -151,7 +153,9 @@ bool nsv_memory_take(struct nsv_memory *m, uint64_t bytes, uint64_t now_ns)
 	return true;
 }
 
+/* What was refused left all that the look had seen as credit: that is no longer believed. */
 void nsv_memory_look_again(struct nsv_memory *m)
 {
+	m->credit = nsv_min_u64(m->credit, CREDIT);
 	m->refused_ns = 0;
 }

@@ -1,6 +1,7 @@
 /* The engine's regions, KV pool, host tier and sequence table: their sizes, and made afresh or
  * taken over from the daemon before. */
 #include <math.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 
@@ -174,25 +175,28 @@ int nsv_engine_make_kv(struct nsv_engine *e, const struct nsv_engine_config *c, 
 
 #define JOIN_NICE 10 /* steps go first, but who waits for a page of it does not wait for long */
 
-static int join_kv(void *arg)
+static void *join_kv(void *arg)
 {
 	struct nsv_engine *e = arg;
 
+	prctl(PR_SET_NAME, "nsv-join");
 	(void)setpriority(PRIO_PROCESS, (id_t)gettid(), JOIN_NICE);
 	while (!__atomic_load_n(&e->join_stops, __ATOMIC_RELAXED) && nsv_region_join(&e->kv_region))
 		;
-	return 0;
+	return NULL;
 }
 
 void nsv_engine_join_start(struct nsv_engine *e)
 {
-	nsv_errand_start(&e->join, join_kv, e);
+	e->joins = pthread_create(&e->join, NULL, join_kv, e) == 0; /* else pages stay small */
 }
 
 void nsv_engine_join_stop(struct nsv_engine *e)
 {
 	__atomic_store_n(&e->join_stops, 1, __ATOMIC_RELAXED);
-	nsv_errand_wait(&e->join);
+	if (e->joins)
+		pthread_join(e->join, NULL);
+	e->joins = false;
 }
 
 /* ---- Sequence table */

@@ -18,6 +18,7 @@
 #include "shm/wire.h"
 
 #define BACKLOG 1024
+#define USUAL_SESSION (1400u << 10) /* as the library makes it */
 #define ACCEPT_RETRY_NS 100000000u
 #define HELLO_CHECK_NS 1000000000u
 #define TEND_NS 1000000000u
@@ -348,6 +349,18 @@ int nsv_server_init(struct nsv_server *s, const struct nsv_config *config,
 	return ret;
 }
 
+/* The KV pool and what a prompt may need are kept before any session gets memory. */
+static void warn_of_little_memory(const struct nsv_server *s)
+{
+	uint64_t left = nsv_session_memory_left(&s->memory);
+
+	if (left < USUAL_SESSION)
+		nsv_warning("%llu KiB of memory are left for sessions, which want %u each: a "
+			    "smaller KV pool (kv_memory) or smaller prompts (limits.prompt_bytes) "
+			    "leave more",
+			(unsigned long long)left >> 10, USUAL_SESSION >> 10);
+}
+
 int nsv_server_attach(struct nsv_server *s, struct nsv_engine *engine, const struct nsv_tok *tok)
 {
 	s->engine = engine;
@@ -360,6 +373,7 @@ int nsv_server_attach(struct nsv_server *s, struct nsv_engine *engine, const str
 			NULL, &s->inbox);
 	if (ret < 0)
 		return ret;
+	warn_of_little_memory(s);
 	nsv_source_accept(s->loop, &s->listen_src, s->listen_fd);
 	nsv_source_poll(s->loop, &s->signal_src, s->signal_fd);
 	nsv_source_poll(s->loop, &s->inbox_src, s->inbox.event_fd);

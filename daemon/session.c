@@ -141,6 +141,7 @@ void nsv_session_torn_down(struct nsv_session *se)
 {
 	if (se->memory)
 		nsv_user_release_session(se->user, se->memory);
+	nsv_memory_look_again(&se->server->memory);
 	nsv_user_put(&se->server->users, se->user);
 	free(se);
 }

@@ -24,8 +24,9 @@ uint32_t nsv_team_cpus(void);
 /* n_thread >= 1 members, the caller included. 0 or -errno. Threads are named "nsv-work/N". */
 int nsv_team_new(uint32_t n_thread, struct nsv_team **ret_team);
 void nsv_team_free(struct nsv_team *team); /* NULL is fine */
-/* From the next run on it has n members, of 1 to as many as it was made with; fewer where the system
- * has no threads left. All others' threads end, and those wanted begin: not for every run. */
+/* From the next run on it has n members, of 1 to as many as it was made with; fewer where the
+ * system has no threads left. All others' threads end, and those wanted begin: not for every run.
+ */
 void nsv_team_resize(struct nsv_team *team, uint32_t n);
 uint32_t nsv_team_size(const struct nsv_team *team);
 /* The time that the members' threads, the caller's for member 0, were ready to run and had no

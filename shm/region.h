@@ -29,9 +29,9 @@ int nsv_region_create(struct nsv_region *ret, const char *name, size_t len, unsi
  * the SHRINK, GROW and SEAL seals and has exactly `len` bytes. Takes `fd` only on success. */
 int nsv_region_adopt(
 	struct nsv_region *ret, int fd, size_t len, bool writable, struct nsv_err *err);
-/* Makes huge pages of the next few small ones, which may be in use meanwhile. A system call, of tens
- * of milliseconds where the memory is new to the machine. One thread at a time. false: there are no
- * more, or the kernel makes none. */
+/* Makes huge pages of the next few small ones, which may be in use meanwhile. A system call, of
+ * tens of milliseconds where the memory is new to the machine. One thread at a time. false: there
+ * are no more, or the kernel makes none. */
 bool nsv_region_join(struct nsv_region *region);
 /* A read-only descriptor of the same memory, for a reader: it can neither map it writable nor
  * punch holes. The caller closes it. */

@@ -49,7 +49,7 @@ static bool score_together(
 		for (uint32_t r = 0; r < it->n_row; r += group) {
 			score_some(vecs, &keys, w->q + r, group, it->n_row, s->head_dim,
 				w->s + r * STRIP + (pos - strip));
-			for (uint32_t j = 0; j < SCORE_VECS; j++) {
+			for (uint32_t j = 0; j < vecs; j++) {
 				keys.k[j] += head_len;
 				keys.next[j] += head_len;
 			}

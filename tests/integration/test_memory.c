@@ -1,5 +1,5 @@
-/* A daemon whose control group has little memory: who asks for more than is left is refused by name,
- * and nobody can have the daemon killed. */
+/* A daemon whose control group has little memory: who asks for more than is left is refused by
+ * name, and nobody can have the daemon killed. */
 #include <fcntl.h>
 #include <setjmp.h>
 #include <signal.h>
@@ -123,8 +123,9 @@ static void test_holes(void **state)
 		do
 			assert_true(nsv_raw_next(&r, &c));
 		while (c.request_id != sqe.request_id);
-		sqe = (struct nsv_sqe){
-			.op = NSV_OP_CANCEL, .request_id = sqe.request_id, .target_id = sqe.request_id};
+		sqe = (struct nsv_sqe){.op = NSV_OP_CANCEL,
+			.request_id = sqe.request_id,
+			.target_id = sqe.request_id};
 		nsv_raw_put(&r, &sqe);
 		assert_true(nsv_raw_next(&r, &c));
 	}

@@ -16,7 +16,7 @@
 
 #define N_TOKEN 200
 #define LOG_TOKENS 64 /* a stream stands still there until it is read */
-#define INTERVAL "3000000"
+#define INTERVAL "4000000" /* microseconds */
 
 static struct nsv_test_service service;
 static char model[64];

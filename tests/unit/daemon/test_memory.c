@@ -188,6 +188,23 @@ static void test_refused_for_a_while(void **state)
 	assert_false(nsv_memory_take(&m, SMALL + 1, 60000000));
 }
 
+/* A refusal gives no credit that outlives it, beyond what any look gives. */
+static void test_a_refusal_is_forgotten(void **state)
+{
+	struct nsv_memory m = {.look = look};
+	(void)state;
+
+	there = 1000 * MIB;
+	assert_false(nsv_memory_take(&m, 2000 * MIB, 1));
+	there = 0;
+	assert_false(nsv_memory_take(&m, 40 * MIB, 1000000000));
+	there = 1000 * MIB;
+	assert_false(nsv_memory_take(&m, 2000 * MIB, 2000000000));
+	there = 0;
+	nsv_memory_look_again(&m);
+	assert_false(nsv_memory_take(&m, 40 * MIB, 2000000001));
+}
+
 static int begin(void **state)
 {
 	(void)state;
@@ -205,6 +222,7 @@ int main(void)
 		cmocka_unit_test(test_available),
 		cmocka_unit_test(test_never_more_than_there_is),
 		cmocka_unit_test(test_refused_for_a_while),
+		cmocka_unit_test(test_a_refusal_is_forgotten),
 	};
 
 	return cmocka_run_group_tests(tests, begin, NULL);
