@@ -8,9 +8,9 @@
  * as what they replace. */
 #include <string.h>
 
-#include "daemon/clock.h"
 #include "daemon/engine_state.h"
 #include "daemon/log.h"
+#include "shm/clock.h"
 
 /* ---- The text so far */
 

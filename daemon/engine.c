@@ -5,12 +5,12 @@
 #include <sys/prctl.h>
 #include <sys/random.h>
 
-#include "daemon/clock.h"
 #include "daemon/engine_state.h"
 #include "daemon/errand.h"
 #include "daemon/log.h"
 #include "daemon/memory.h"
 #include "daemon/notify.h"
+#include "shm/clock.h"
 
 #define MAX_PIECE_LEN 4096 /* bytes of a token; a vocabulary with a longer one is refused */
 

@@ -2,8 +2,8 @@
  * and what is needed for them all to begin. */
 #include <sys/random.h>
 
-#include "daemon/clock.h"
 #include "daemon/entry.h"
+#include "shm/clock.h"
 
 /* ---- Answers to a prompt */
 

@@ -1,10 +1,10 @@
 /* Submission entries of a session: checked, copied, and begun. */
 #include <string.h>
 
-#include "daemon/clock.h"
 #include "daemon/entry.h"
 #include "daemon/log.h"
 #include "daemon/status.h"
+#include "shm/clock.h"
 
 #define INLINE_LEN 2048 /* longer prompts go to the worker */
 

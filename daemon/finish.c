@@ -1,8 +1,8 @@
 /* Requests in and out of the engine: accept, tell, finish, release. */
 #include <string.h>
 
-#include "daemon/clock.h"
 #include "daemon/engine_state.h"
+#include "shm/clock.h"
 
 static enum nsv_seq_state state_of(const struct nsv_sched_seq *q)
 {

@@ -1,12 +1,12 @@
 /* nanoserved: loads a model and serves it. */
 #include <string.h>
 
-#include "daemon/clock.h"
 #include "daemon/config.h"
 #include "daemon/errand.h"
 #include "daemon/log.h"
 #include "daemon/notify.h"
 #include "daemon/server.h"
+#include "shm/clock.h"
 
 static void describe(const struct nsv_engine *engine, uint64_t start_ns)
 {

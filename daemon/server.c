@@ -10,11 +10,11 @@
 #include <sys/stat.h>
 #include <sys/un.h>
 
-#include "daemon/clock.h"
 #include "daemon/log.h"
 #include "daemon/notify.h"
 #include "daemon/session.h"
 #include "daemon/sigbus.h"
+#include "shm/clock.h"
 #include "shm/wire.h"
 
 #define BACKLOG 1024

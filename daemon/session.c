@@ -4,8 +4,8 @@
 #include <string.h>
 #include <sys/socket.h>
 
-#include "daemon/clock.h"
 #include "daemon/log.h"
+#include "shm/clock.h"
 #include "shm/wire.h"
 
 /* Then it is another session's turn. */

@@ -4,7 +4,7 @@
 #include <jansson.h>
 #include <string.h>
 
-#include "daemon/clock.h"
+#include "shm/clock.h"
 #include "shm/version.h"
 
 static json_t *session_json(const struct nsv_session *se)

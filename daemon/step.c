@@ -1,8 +1,8 @@
 /* One step of the engine. */
 #include <string.h>
 
-#include "daemon/clock.h"
 #include "daemon/engine_state.h"
+#include "shm/clock.h"
 
 /* ---- Rooms: a request whose reader is behind is paused before its token would find no place */
 

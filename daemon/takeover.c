@@ -13,9 +13,9 @@
 #include <string.h>
 #include <sys/socket.h>
 
-#include "daemon/clock.h"
 #include "daemon/log.h"
 #include "daemon/session.h"
+#include "shm/clock.h"
 #include "shm/wire.h"
 
 struct adoption {

@@ -1,8 +1,8 @@
 /* A list of users: there are few, and a session keeps its own at hand. */
 #include "daemon/user.h"
 
-#include "daemon/clock.h"
 #include "shm/abi.h"
+#include "shm/clock.h"
 
 int nsv_user_get(struct nsv_users *users, uint32_t uid, struct nsv_user **ret_user)
 {

@@ -5,7 +5,8 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
-#include <time.h>
+
+#include "shm/clock.h"
 
 #ifndef MFD_NOEXEC_SEAL
 #define MFD_NOEXEC_SEAL 0x0008u
@@ -96,14 +97,6 @@ static int allocate(int fd, size_t len, struct nsv_err *err)
 	return 0;
 }
 
-static uint64_t now_ns(void)
-{
-	struct timespec ts;
-
-	clock_gettime(CLOCK_MONOTONIC, &ts);
-	return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
-}
-
 static size_t whole_len(const struct nsv_region *region)
 {
 	return region->len & ~(HUGE_PAGE - 1);
@@ -143,8 +136,8 @@ static void take_huge_pages(struct nsv_region *region, bool later)
 	uint64_t start_ns;
 
 	do
-		start_ns = now_ns();
-	while (take_piece(region) && !(later && now_ns() - start_ns > SLOW_PIECE_NS));
+		start_ns = nsv_now_ns();
+	while (take_piece(region) && !(later && nsv_now_ns() - start_ns > SLOW_PIECE_NS));
 }
 
 /* Maps a new memfd and gives it its pages: what huge ones cannot be had for, fallocate gets or

@@ -2,11 +2,11 @@
  * then packed by the whole team. Every tensor of the file must have its use: one that the forward
  * pass does not know would change the answers if it were left out. */
 #include "daemon/model/model-impl.h"
+#include "shm/clock.h"
 
 #include <string.h>
 #include <sys/mman.h>
 
-#include "daemon/clock.h"
 
 #define ALIGN 64
 #define MAX_SAMPLE (8u << 20)

@@ -2,7 +2,7 @@
  * tokens arrives and is computed beside it. */
 #include <string.h>
 
-#include "daemon/clock.h"
+#include "shm/clock.h"
 #include "tests/bench/batch.h"
 #include "tests/tools/stats.h"
 

@@ -2,7 +2,7 @@
  * over HTTP. */
 #include <string.h>
 
-#include "daemon/clock.h"
+#include "shm/clock.h"
 #include "tests/bench/batch.h"
 #include "tests/tools/daemon.h"
 #include "tests/tools/stats.h"

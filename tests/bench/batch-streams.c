@@ -3,7 +3,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "daemon/clock.h"
+#include "shm/clock.h"
 #include "tests/bench/batch.h"
 #include "tests/tools/stats.h"
 

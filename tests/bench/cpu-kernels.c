@@ -6,11 +6,11 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#include "daemon/clock.h"
 #include "kernels/backend.h"
 #include "kernels/cpu/tiles.h"
 #include "kernels/cpuid.h"
 #include "kernels/half.h"
+#include "shm/clock.h"
 #include "tests/bench/cpu.h"
 
 #if defined(__x86_64__)

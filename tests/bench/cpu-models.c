@@ -5,7 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "daemon/clock.h"
+#include "shm/clock.h"
 #include "tests/bench/cpu.h"
 #include "tests/tools/ask.h"
 #include "tests/tools/daemon.h"

@@ -12,7 +12,7 @@
 #include <cmocka.h>
 #include <string.h>
 
-#include "daemon/clock.h"
+#include "shm/clock.h"
 #include "tests/tools/model-run.h"
 
 #define N_ROUND 3

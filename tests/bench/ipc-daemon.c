@@ -3,7 +3,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#include "daemon/clock.h"
+#include "shm/clock.h"
 #include "tests/bench/ipc.h"
 #include "tests/tools/ask.h"
 #include "tests/tools/raw.h"

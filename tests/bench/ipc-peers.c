@@ -12,7 +12,7 @@
 #include <sys/socket.h>
 #include <sys/wait.h>
 
-#include "daemon/clock.h"
+#include "shm/clock.h"
 #include "shm/ring.h"
 #include "tests/bench/ipc.h"
 

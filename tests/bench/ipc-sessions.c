@@ -5,7 +5,7 @@
 #include <sys/resource.h>
 #include <time.h>
 
-#include "daemon/clock.h"
+#include "shm/clock.h"
 #include "shm/layout.h"
 #include "tests/bench/ipc.h"
 #include "tests/tools/proc.h"

@@ -5,8 +5,8 @@
 #include <sys/socket.h>
 #include <sys/un.h>
 
-#include "daemon/clock.h"
 #include "daemon/engine_state.h"
+#include "shm/clock.h"
 #include "shm/wire.h"
 #include "tests/bench/ipc.h"
 

@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "cache/prefix_tree.h"
-#include "daemon/clock.h"
+#include "shm/clock.h"
 #include "tests/tools/stats.h"
 
 #define BLOCK_SIZE 16u

@@ -11,9 +11,9 @@
 #include <jansson.h>
 #include <string.h>
 
-#include "daemon/clock.h"
 #include "daemon/params.h"
 #include "daemon/sample.h"
+#include "shm/clock.h"
 #include "tests/tools/model-run.h"
 #include "tests/tools/report.h"
 

@@ -7,8 +7,8 @@
  *     make bench NAME=sched        build/bench/sched.json, build/bench/sched.svg */
 #include <string.h>
 
-#include "daemon/clock.h"
 #include "daemon/sched.h"
+#include "shm/clock.h"
 #include "tests/tools/report.h"
 #include "tests/tools/rnd.h"
 #include "tests/tools/svg.h"

@@ -7,8 +7,8 @@
 #include <string.h>
 
 #include "daemon/channel.h"
-#include "daemon/clock.h"
 #include "daemon/sigbus.h"
+#include "shm/clock.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len);
 

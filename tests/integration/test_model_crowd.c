@@ -14,23 +14,11 @@
 
 #include "tests/tools/ask.h"
 #include "tests/tools/daemon.h"
+#include "tests/tools/proc.h"
 #include "tests/tools/wait.h"
 
 #define N_CPU 2
 #define ENOUGH_NS 1000000000 /* of steps: ten times after what one may be too many */
-
-static bool may_run_on(int n)
-{
-	cpu_set_t all, some;
-
-	CPU_ZERO(&some);
-	if (sched_getaffinity(0, sizeof(all), &all) < 0 || CPU_COUNT(&all) < n)
-		return false;
-	for (int cpu = 0; CPU_COUNT(&some) < n; cpu++)
-		if (CPU_ISSET(cpu, &all))
-			CPU_SET(cpu, &some);
-	return sched_setaffinity(0, sizeof(some), &some) == 0;
-}
 
 static pid_t start(void (*run)(const char *socket), const char *socket)
 {
@@ -90,9 +78,10 @@ static void test_a_processor_is_left(void **state)
 {
 	const char *model = nsv_test_model();
 	struct nsv_test_daemon d;
+	cpu_set_t all;
 	(void)state;
 
-	if (!model || !may_run_on(N_CPU) || setpriority(PRIO_PROCESS, 0, -20) < 0) {
+	if (!model || nsv_proc_stay_on(N_CPU, &all) < 0 || setpriority(PRIO_PROCESS, 0, -20) < 0) {
 		print_message("needs the model, two processors and a right to priority\n");
 		skip();
 	}

@@ -240,16 +240,12 @@ static void test_entries_that_are_wrong(void **state)
 
 static void test_a_busy_slot(void **state)
 {
-	struct nsv_params p = {.len = sizeof(p),
-		.top_p = 1,
-		.typical_p = 1,
-		.repetition_penalty = 1,
-		.max_tokens = 400,
-		.flags = NSV_PARAM_IGNORE_END};
+	struct nsv_params p = nsv_raw_endless;
 	struct nsv_raw r;
 	struct nsv_cqe c;
 	(void)state;
 
+	p.max_tokens = 400;
 	assert_int_equal(nsv_raw_open(&r, served.socket, NULL), 0);
 	struct nsv_sqe first = nsv_raw_prompt(&r, "abc", &p);
 	struct nsv_sqe second = nsv_raw_prompt(&r, "abc", &p);
@@ -338,12 +334,7 @@ static void test_replies_that_are_not_taken(void **state)
 
 static void test_a_slow_reader_waits_alone(void **state)
 {
-	struct nsv_params p = {.len = sizeof(p),
-		.top_p = 1,
-		.typical_p = 1,
-		.repetition_penalty = 1,
-		.max_tokens = 400,
-		.flags = NSV_PARAM_IGNORE_END};
+	struct nsv_params p = nsv_raw_endless;
 	struct nsv_client *client = open_client();
 	struct nsv_answer *a = malloc(sizeof(*a));
 	struct nsv_client_params cp;
@@ -354,6 +345,7 @@ static void test_a_slow_reader_waits_alone(void **state)
 	uint32_t n = 0;
 	(void)state;
 
+	p.max_tokens = 400;
 	nsv_client_params_init(&cp);
 	cp.flags = NSV_CLIENT_IGNORE_END;
 	cp.max_tokens = 400;

@@ -20,7 +20,7 @@
 #include <sys/socket.h>
 #include <sys/wait.h>
 
-#include "daemon/clock.h"
+#include "shm/clock.h"
 #include "tests/tools/ask.h"
 #include "tests/tools/daemon.h"
 #include "tests/tools/raw.h"

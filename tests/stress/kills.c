@@ -18,7 +18,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "daemon/clock.h"
+#include "shm/clock.h"
 #include "tests/tools/ask.h"
 #include "tests/tools/proc.h"
 #include "tests/tools/rnd.h"

@@ -24,10 +24,10 @@
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "shm/base.h"
+#include "shm/clock.h"
 #include "tests/tools/store.h"
 
 #define FIRST_FD 3
@@ -122,14 +122,6 @@ static void take_signals(void)
 	}
 }
 
-static uint64_t now_us(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (uint64_t)t.tv_sec * 1000000 + (uint64_t)t.tv_nsec / 1000;
-}
-
 /* Of the daemon that runs; it begins to count when the first sign of life has come. Of a turn that
  * took long little counts: the whole machine may have stood still, the daemon with it. */
 static void mind_watchdog(void)
@@ -138,7 +130,7 @@ static void mind_watchdog(void)
 	static uint64_t last_us, silent_us;
 	static pid_t alive;
 	const char *usec = getenv("WATCHDOG_USEC");
-	uint64_t now = now_us(), turn = nsv_min_u64(now - last_us, 2000 * TURN_MS);
+	uint64_t now = nsv_now_ns() / 1000, turn = nsv_min_u64(now - last_us, 2000 * TURN_MS);
 
 	last_us = now;
 	silent_us = store.n_watchdog == n_seen ? silent_us + turn : 0;

@@ -1,4 +1,5 @@
 /* llama.cpp's programs run, and its server spoken to over HTTP. */
+#include "shm/clock.h"
 #include "tests/tools/peer.h"
 
 #include <arpa/inet.h>
@@ -13,7 +14,6 @@
 #include <sys/wait.h>
 #include <time.h>
 
-#include "daemon/clock.h"
 
 #define MAX_STREAM 64
 #define EVENT "data: {"

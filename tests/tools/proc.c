@@ -11,6 +11,20 @@
 
 #include "tests/tools/wait.h"
 
+int nsv_proc_stay_on(int n, cpu_set_t *ret_before)
+{
+	cpu_set_t some;
+
+	CPU_ZERO(&some);
+	if (sched_getaffinity(0, sizeof(*ret_before), ret_before) < 0 ||
+		CPU_COUNT(ret_before) < n)
+		return -1;
+	for (int cpu = 0; CPU_COUNT(&some) < n; cpu++)
+		if (CPU_ISSET(cpu, ret_before))
+			CPU_SET(cpu, &some);
+	return sched_setaffinity(0, sizeof(some), &some);
+}
+
 /* The number after the name that a line of the file begins with, or -1. */
 static long number_of(const char *path, const char *name, int base)
 {

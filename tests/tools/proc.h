@@ -2,9 +2,13 @@
 #ifndef NSV_TESTS_TOOLS_PROC_H
 #define NSV_TESTS_TOOLS_PROC_H
 
+#include <sched.h>
 #include <stdbool.h>
 #include <sys/types.h>
 
+/* The calling thread stays on n of the processors that it may run on, which *ret_before has for
+ * sched_setaffinity. 0, or -1: there are fewer. */
+int nsv_proc_stay_on(int n, cpu_set_t *ret_before);
 long nsv_proc_fds(pid_t pid); /* open descriptors */
 /* Bytes of a line of its status in KiB ("RssShmem:"), or of smaps_rollup ("Pss:"); -1: no such. */
 long nsv_proc_status(pid_t pid, const char *name);

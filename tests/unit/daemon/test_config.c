@@ -8,6 +8,8 @@
 
 #include <cmocka.h>
 
+#include "tests/tools/proc.h"
+
 static int parse(struct nsv_config *c, struct nsv_err *err, const char *text)
 {
 	*c = (struct nsv_config){0};
@@ -136,16 +138,10 @@ static void test_one_processor(void **state)
 {
 	struct nsv_config c;
 	struct nsv_err err;
-	cpu_set_t all, one;
-	int cpu = 0;
+	cpu_set_t all;
 	(void)state;
 
-	assert_int_equal(sched_getaffinity(0, sizeof(all), &all), 0);
-	while (!CPU_ISSET(cpu, &all))
-		cpu++;
-	CPU_ZERO(&one);
-	CPU_SET(cpu, &one);
-	assert_int_equal(sched_setaffinity(0, sizeof(one), &one), 0);
+	assert_int_equal(nsv_proc_stay_on(1, &all), 0);
 	int ret = line(&c, &err, NULL, NULL);
 	assert_int_equal(sched_setaffinity(0, sizeof(all), &all), 0);
 	assert_int_equal(ret, 0);

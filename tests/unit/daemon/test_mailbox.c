@@ -1,5 +1,6 @@
 /* Messages between threads: none lost, each once, a sender's in their order. */
 #include "daemon/mailbox.h"
+#include "shm/clock.h"
 
 #include <poll.h>
 #include <setjmp.h>
@@ -8,7 +9,6 @@
 
 #include <cmocka.h>
 
-#include "daemon/clock.h"
 
 #define N_SENDER 4
 #define N_MSG 20000

@@ -14,6 +14,7 @@
 
 #include "kernels/team.h"
 #include "tests/ops/support.h"
+#include "tests/tools/proc.h"
 
 #define MEMBERS 8u
 
@@ -182,14 +183,8 @@ static void be_delayed_part(const struct nsv_part *part, void *arg)
 
 static void new_team_on_one_cpu(uint32_t n, struct nsv_team **ret_team)
 {
-	cpu_set_t all, one;
-	int cpu = 0;
-	assert_int_equal(sched_getaffinity(0, sizeof(all), &all), 0);
-	while (!CPU_ISSET(cpu, &all))
-		cpu++;
-	CPU_ZERO(&one);
-	CPU_SET(cpu, &one);
-	assert_int_equal(sched_setaffinity(0, sizeof(one), &one), 0);
+	cpu_set_t all;
+	assert_int_equal(nsv_proc_stay_on(1, &all), 0);
 	assert_int_equal(nsv_team_new(n, ret_team), 0);
 	assert_int_equal(sched_setaffinity(0, sizeof(all), &all), 0);
 }

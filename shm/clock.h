@@ -1,6 +1,6 @@
-/* The clock that all of the daemon goes by. Any thread. */
-#ifndef NSV_DAEMON_CLOCK_H
-#define NSV_DAEMON_CLOCK_H
+/* The clock that all of the daemon and its regions go by. Any thread. */
+#ifndef NSV_SHM_CLOCK_H
+#define NSV_SHM_CLOCK_H
 
 #include <stdint.h>
 #include <time.h>
