@@ -4,8 +4,9 @@
 #define SCORE_VECS 2u
 #define VALUE_ROWS 6u
 #define AHEAD 32u
+#define NEARNESS 3
 
 #include "kernels/cpu/attention-place-impl.h"
 #include "kernels/cpu/attention-tiles-avx2.h"
 #include "kernels/cpu/attention-impl.h"
-#include "kernels/cpu/attention-together-avx2.h"
+#include "kernels/cpu/attention-together-impl.h"

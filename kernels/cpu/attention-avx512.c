@@ -4,8 +4,10 @@
 #define SCORE_VECS 4u
 #define VALUE_ROWS 6u
 #define VALUE_VECS 4u
-#define AHEAD 16u
+#define AHEAD 64u
+#define NEARNESS 2
 
 #include "kernels/cpu/attention-place-impl.h"
 #include "kernels/cpu/attention-tiles-impl.h"
 #include "kernels/cpu/attention-impl.h"
+#include "kernels/cpu/attention-together-impl.h"

@@ -1,7 +1,8 @@
 /* Paged attention over sixteen lanes. attention-<isa>.c defines FN(name), SCORE_ROWS, SCORE_VECS,
- * VALUE_ROWS (what fits its registers), AHEAD (keys whose values are asked for in advance), on none
- * of which the bits depend, and includes attention-place-impl.h, the tiles (attention-tiles-impl.h
- * or its own) and this.
+ * VALUE_ROWS (what fits its registers), AHEAD (keys whose values are asked for in advance) and
+ * NEARNESS (the cache that they are asked into: 3 the nearest, 2 the next), on none of which the
+ * bits depend, and includes attention-place-impl.h, the tiles (attention-tiles-impl.h or its own),
+ * this and attention-together-impl.h.
  *
  * An item is a KV head of a sequence with a tile of its query positions and the query heads that
  * share it: up to ROWS rows (query, head) that read the same keys. A history is taken in chunks
@@ -17,8 +18,16 @@
  * K with 16 keys adjacent and V with dimensions adjacent, fp32 or fp16, are read where they lie;
  * any other layout, type or head size is gathered, sixteen keys at a time. fp16 is made fp32 as it
  * is read; for many rows, once for all of them. */
-#define VALUE_KEYS 64u /* whose values stay in the nearest cache for all rows */
+#define VALUE_KEYS 64u			/* whose values stay in the nearest cache for all rows */
 #define WIDEN_ROWS (2 * SCORE_ROWS + 1) /* so many rows' fp16 is made fp32 beforehand */
+
+/* In attention-together-impl.h. */
+static bool score_together(
+	const struct item *it, struct work *w, uint32_t strip, uint32_t begin, uint32_t end);
+static bool value_together(
+	const struct item *it, struct work *w, uint32_t strip, uint32_t begin, uint32_t end);
+struct deal;
+static bool deal_together(struct deal *deal, struct item *it);
 
 /* ---- Scores ----------------------------------------------------------------------------- */
 
@@ -27,7 +36,7 @@ static void find_keys(const struct item *it, uint32_t pos, uint32_t n, const cha
 	const struct nsv_attn_shape *s = it->call->shape;
 	for (uint32_t j = 0; j < n; j++)
 		k[j] = (const char *)it->call->k +
-			(size_t)place(it, &s->k, pos + j * VF_N) * elem_len(is_half(s));
+		       (size_t)place(it, &s->k, pos + j * VF_N) * elem_len(is_half(s));
 }
 
 /* The keys as fp32 in w->k, and *keys refers to them there; those after them are asked for. */
@@ -38,7 +47,7 @@ static void widen_keys(struct work *w, uint32_t vecs, uint32_t dim, struct keys 
 		for (uint32_t j = 0; j < vecs; j++, to += VF_N) {
 			vf_store(to, vf_load_f16(keys->k[j] + d * keys->stride));
 			if (keys->next[0])
-				__builtin_prefetch(keys->next[j] + d * keys->stride);
+				ask_ahead(keys->next[j] + d * keys->stride);
 		}
 	keys->half = false;
 	keys->stride = vecs * VF_N * sizeof(float);
@@ -68,7 +77,7 @@ static uint32_t score_in_place(
 		find_keys(it, after, vecs, keys.next);
 	if (widen)
 		widen_keys(w, vecs, s->head_dim, &keys);
-	score_keys(vecs, &keys, w->q, it->n_row, s->head_dim, w->s + (pos - strip));
+	score_some(vecs, &keys, w->q, it->n_row, it->n_row, s->head_dim, w->s + (pos - strip));
 	return vecs;
 }
 
@@ -80,8 +89,7 @@ static void score_strip(
 	uint32_t pos = begin / VF_N * VF_N;
 	if (score_together(it, w, strip, begin, end))
 		return;
-	const struct keys keys = {
-		.k = {(const char *)w->k}, .stride = VF_N * sizeof(float)};
+	const struct keys keys = {.k = {(const char *)w->k}, .stride = VF_N * sizeof(float)};
 	if (k_in_place(s)) {
 		while (pos < end)
 			pos += VF_N * score_in_place(it, w, strip, pos, end);
@@ -89,7 +97,7 @@ static void score_strip(
 	}
 	for (; pos < end; pos += VF_N) {
 		gather_k(it, pos, begin, end, w->k);
-		score_keys(1, &keys, w->q, it->n_row, s->head_dim, w->s + (pos - strip));
+		score_some(1, &keys, w->q, it->n_row, it->n_row, s->head_dim, w->s + (pos - strip));
 	}
 }
 
@@ -154,7 +162,7 @@ static void weigh_row(const struct nsv_attn_shape *shape, float *s, uint32_t fro
 /* Rows r0 .. r0 + rows - 1 over the strip's keys [from, to): together where all see a key; before
  * and after, each alone, so that a key that a row does not see is not even multiplied by zero. */
 static void value_span(const struct item *it, struct work *w, uint32_t r0, uint32_t rows,
-	bool half, uint32_t strip, uint32_t from, uint32_t to)
+	const struct values *v, uint32_t strip, uint32_t from, uint32_t to)
 {
 	uint32_t dim = padded_dim(it->call->shape), lo = from, hi = to;
 	const float *p = w->s + r0 * STRIP;
@@ -168,22 +176,25 @@ static void value_span(const struct item *it, struct work *w, uint32_t r0, uint3
 	for (uint32_t r = 0; r < rows; r++) {
 		uint32_t b = max_u32(from, clamp_to(it->begin[r0 + r], strip, STRIP));
 		uint32_t e = min_u32(to, clamp_to(it->end[r0 + r], strip, STRIP));
-		value_set(1, half, part + r, dim, p + r * STRIP, w->v_row, b, min_u32(e, lo));
+		value_some(1, v, part + r, dim, p + r * STRIP, b, min_u32(e, lo));
 	}
-	value_set(rows, half, part, dim, p, w->v_row, lo, hi);
+	value_some(rows, v, part, dim, p, lo, hi);
 	for (uint32_t r = 0; r < rows && hi < to; r++) {
 		uint32_t e = min_u32(to, clamp_to(it->end[r0 + r], strip, STRIP));
-		value_set(1, half, part + r, dim, p + r * STRIP, w->v_row, hi, e);
+		value_some(1, v, part + r, dim, p + r * STRIP, hi, e);
 	}
 }
 
-/* The strip's keys [from, to), whose addresses are in v_row. */
-static void value_all(const struct item *it, struct work *w, bool half, uint32_t strip,
+/* The strip's keys [from, to), whose addresses are in v_row. The first rows ask ahead, if any. */
+static void value_all(const struct item *it, struct work *w, bool half, bool ask, uint32_t strip,
 	uint32_t from, uint32_t to)
 {
+	struct values v = {.half = half, .row = w->v_row, .next = w->v_row + (ask ? AHEAD : 0)};
 	uint32_t rows = value_tile_rows(it->n_row);
-	for (uint32_t r = 0; r < it->n_row; r += rows)
-		value_span(it, w, r, min_u32(it->n_row - r, rows), half, strip, from, to);
+	for (uint32_t r = 0; r < it->n_row; r += rows) {
+		value_span(it, w, r, min_u32(it->n_row - r, rows), &v, strip, from, to);
+		v.next = v.row;
+	}
 }
 
 /* Where the values of the strip's keys [from, to) lie; after them, for who asks ahead, any. */
@@ -194,7 +205,7 @@ static void find_values(
 	const char *last = NULL;
 	for (uint32_t t = from; t < to; t++)
 		row[t] = last = (const char *)it->call->v +
-			(size_t)place(it, &s->v, strip + t) * elem_len(is_half(s));
+				(size_t)place(it, &s->v, strip + t) * elem_len(is_half(s));
 	for (uint32_t i = 0; i < AHEAD; i++)
 		row[to + i] = last;
 }
@@ -203,9 +214,9 @@ static void find_values(
 static void value_copied(const struct item *it, struct work *w, uint32_t strip, uint32_t from,
 	uint32_t to, uint32_t stride)
 {
-	for (uint32_t i = 0; i < to - from + AHEAD; i++)
-		w->v_row[from + i] = (const char *)(w->v + min_u32(i, to - from - 1) * stride);
-	value_all(it, w, false, strip, from, to);
+	for (uint32_t i = 0; i < to - from; i++)
+		w->v_row[from + i] = (const char *)(w->v + i * stride);
+	value_all(it, w, false, false, strip, from, to);
 }
 
 /* Values of one key as fp32; those of the key AHEAD of it are asked for. */
@@ -213,7 +224,7 @@ static void widen_value(const char *v, const char *ahead, uint32_t dim, float *d
 {
 	for (uint32_t d = 0; d < dim; d += VF_N) {
 		vf_store(dst + d, vf_load_f16(v + d * sizeof(uint16_t)));
-		__builtin_prefetch(ahead + d * sizeof(uint16_t));
+		ask_ahead(ahead + d * sizeof(uint16_t));
 	}
 }
 
@@ -239,7 +250,7 @@ static void value_in_place(
 	bool half = is_half(it->call->shape);
 	find_values(it, strip, from, to, w->v_row);
 	for (uint32_t t = from; t < to; t += VALUE_KEYS)
-		value_all(it, w, half, strip, t, min_u32(t + VALUE_KEYS, to));
+		value_all(it, w, half, true, strip, t, min_u32(t + VALUE_KEYS, to));
 }
 
 static void value_gathered(
@@ -327,7 +338,7 @@ static size_t out_at(const struct item *it, uint32_t r)
 {
 	size_t row = (size_t)it->seq->row0 + it->query0 + r / it->n_head;
 	return row * it->call->plan->q_row_stride +
-		(size_t)(it->head0 + r % it->n_head) * it->call->shape->head_dim;
+	       (size_t)(it->head0 + r % it->n_head) * it->call->shape->head_dim;
 }
 
 static void load_q(const struct item *it, struct work *w)
@@ -396,7 +407,7 @@ static float *part_at(const struct nsv_attn_call *call, size_t row, size_t head,
 {
 	size_t stride = padded_dim(call->shape) + PART_HEAD;
 	return (float *)call->scratch +
-		((row * call->shape->n_head + head) * call->plan->n_chunk + c) * stride;
+	       ((row * call->shape->n_head + head) * call->plan->n_chunk + c) * stride;
 }
 
 /* One chunk, its partials to scratch. */
@@ -450,8 +461,8 @@ static void set_heads(struct item *it, uint32_t kv, uint32_t h)
 	it->n_head = min_u32(group - h, ROWS);
 	it->n_row = it->n_query * it->n_head;
 	for (uint32_t r = 0; r < it->n_row; r++)
-		row_keys(it->call, it->seq, it->query0 + r / it->n_head, &it->begin[r],
-			&it->end[r]);
+		row_keys(
+			it->call, it->seq, it->query0 + r / it->n_head, &it->begin[r], &it->end[r]);
 }
 
 /* The items of one tile of queries, those that this member takes. */
@@ -477,7 +488,8 @@ static void deal_chunks(struct deal *deal, struct item *it)
 			for (uint32_t h = 0; h < it->call->plan->group; h += ROWS) {
 				set_heads(it, kv, h);
 				if (is_mine(deal, (uint64_t)(chunk_to(it, c) - chunk_from(it, c)) *
-							it->n_row + 1))
+								  it->n_row +
+							  1))
 					run_part(it, c);
 			}
 }
@@ -533,7 +545,7 @@ void FN(attention)(const struct nsv_part *part, const struct nsv_attn_call *call
 {
 	struct deal deal = {.part = part};
 	deal.split = part->count > 1 && call->plan->n_chunk > 1 &&
-		call->plan->n_row <= NSV_ATTN_SPLIT_ROWS;
+		     call->plan->n_row <= NSV_ATTN_SPLIT_ROWS;
 	if (!deal.split)
 		deal.mine = nsv_team_take(part, &deal.alone);
 	deal_all(&deal, call);

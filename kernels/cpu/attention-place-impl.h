@@ -12,19 +12,19 @@ struct item {
 	const struct nsv_attn_call *call;
 	const struct nsv_attn_seq *seq;
 	uint32_t kv_head, head0, n_head; /* the query heads */
-	uint32_t query0, n_query;        /* of the sequence's rows */
+	uint32_t query0, n_query;	 /* of the sequence's rows */
 	uint32_t n_row; /* n_query * n_head; row r is query r / n_head, head r % n_head */
 	uint32_t begin[ROWS], end[ROWS]; /* the keys that a row sees */
-	float *part[ROWS];               /* where the chunk's partial is made */
+	float *part[ROWS];		 /* where the chunk's partial is made */
 };
 
 /* What an item needs, on the stack of the member that runs it. */
 struct work {
-	float q[DIM_MAX * ROWS];              /* (head_dim, n_row) */
-	float s[ROWS * STRIP];                /* scores, then weights */
-	float k[DIM_MAX * VF_N];              /* gathered or widened: (head_dim, 16 or more) */
-	float v[VF_N * DIM_MAX];              /* gathered or widened: (16 or more, dim) */
-	const char *v_row[STRIP + AHEAD];     /* of each key of the strip; then any */
+	float q[DIM_MAX * ROWS];	  /* (head_dim, n_row) */
+	float s[ROWS * STRIP];		  /* scores, then weights */
+	float k[DIM_MAX * VF_N];	  /* gathered or widened: (head_dim, 16 or more) */
+	float v[VF_N * DIM_MAX];	  /* gathered or widened: (16 or more, dim) */
+	const char *v_row[STRIP + AHEAD]; /* of each key of the strip; then any */
 	float chunk[ROWS * (DIM_MAX + PART_HEAD)];
 	float total[ROWS * (DIM_MAX + PART_HEAD)];
 };
@@ -88,7 +88,7 @@ static int64_t place(const struct item *it, const struct nsv_kv_layout *l, uint3
 	const struct nsv_attn_shape *s = it->call->shape;
 	uint32_t log = (uint32_t)__builtin_ctz(s->block_size);
 	return it->seq->block_table[pos >> log] * l->block_stride +
-		(pos & (s->block_size - 1)) * l->tok_stride + it->kv_head * l->head_stride;
+	       (pos & (s->block_size - 1)) * l->tok_stride + it->kv_head * l->head_stride;
 }
 
 /* Keys pos .. pos + 15 to (head_dim, 16); those outside [begin, end) are zero. */
@@ -117,10 +117,22 @@ static void gather_v(const struct item *it, uint32_t pos, float *dst)
 		dst[d] = 0;
 }
 
+ALWAYS_INLINE void ask_ahead(const void *p)
+{
+	__builtin_prefetch(p, 0, NEARNESS);
+}
+
 /* Groups of sixteen keys: where they lie, gathered or widened. */
 struct keys {
 	bool half;
 	const char *k[SCORE_VECS];
-	size_t stride; /* bytes from a dimension to the next */
+	size_t stride;		      /* bytes from a dimension to the next */
 	const char *next[SCORE_VECS]; /* those after them, to ask for; NULL: none */
+};
+
+/* Values of a strip's keys, and what to ask for at each: AHEAD of it or, for nothing, itself. */
+struct values {
+	bool half;
+	const char *const *row, *const *next;
+	size_t at; /* bytes beyond these */
 };

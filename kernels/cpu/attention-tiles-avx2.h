@@ -48,27 +48,27 @@ static uint32_t even_rows(uint32_t n, uint32_t most)
 	return (n + n_tile - 1) / n_tile;
 }
 
-/* Groups of keys from j0 on. What is to be asked for and is not known is what is there. */
+/* Groups of keys from j0 on. What is to be asked for, if nothing, is what is there. */
 ALWAYS_INLINE void score_tile(uint32_t rows, uint32_t vecs, bool half, const struct keys *keys,
-	uint32_t j0, const float *q, size_t ld, uint32_t n, float *s)
+	bool ask, uint32_t j0, const float *q, size_t ld, uint32_t n, float *s)
 {
 	const char *k[SCORE_VECS], *next[SCORE_VECS];
 	__m256 acc[SCORE_ROWS][HALVES];
 	UNROLL
 	for (uint32_t j = 0; j < vecs; j++) {
 		k[j] = keys->k[j0 + j];
-		next[j] = keys->next[0] ? keys->next[j0 + j] : k[j];
+		next[j] = ask ? keys->next[j0 + j] : k[j];
 	}
 	UNROLL
 	for (uint32_t r = 0; r < rows; r++)
 		UNROLL
-		for (uint32_t h = 0; h < 2 * vecs; h++)
-			acc[r][h] = _mm256_setzero_ps();
+	for (uint32_t h = 0; h < 2 * vecs; h++)
+		acc[r][h] = _mm256_setzero_ps();
 	for (uint32_t d = 0; d < n; d++) {
 		add_products(rows, vecs, half, q + d * ld, 1, k, acc);
 		UNROLL
 		for (uint32_t j = 0; j < vecs; j++) {
-			__builtin_prefetch(next[j]);
+			ask_ahead(next[j]);
 			next[j] += keys->stride;
 			k[j] += keys->stride;
 		}
@@ -76,8 +76,8 @@ ALWAYS_INLINE void score_tile(uint32_t rows, uint32_t vecs, bool half, const str
 	UNROLL
 	for (uint32_t r = 0; r < rows; r++)
 		UNROLL
-		for (uint32_t h = 0; h < 2 * vecs; h++)
-			_mm256_storeu_ps(s + r * STRIP + h * HALF_N, acc[r][h]);
+	for (uint32_t h = 0; h < 2 * vecs; h++)
+		_mm256_storeu_ps(s + r * STRIP + h * HALF_N, acc[r][h]);
 }
 
 ALWAYS_INLINE void score_group(uint32_t vecs, bool half, const struct keys *keys, const float *q,
@@ -87,15 +87,16 @@ ALWAYS_INLINE void score_group(uint32_t vecs, bool half, const struct keys *keys
 	for (uint32_t r = 0; r < n_row; r += rows) {
 		const float *at = q + r;
 		float *to = s + r * STRIP;
+		bool ask = r == 0 && keys->next[0];
 		switch (min_u32(n_row - r, rows)) {
-#define CASE(c) \
-	case c: \
-		if (c <= TILE_ROWS) { \
-			score_tile(c, vecs, half, keys, 0, at, ld, n, to); \
-			break; \
-		} \
-		for (uint32_t j = 0; j < vecs; j++) \
-			score_tile(c, 1, half, keys, j, at, ld, n, to + j * VF_N); \
+#define CASE(c)                                                                                    \
+	case c:                                                                                    \
+		if (c <= TILE_ROWS) {                                                              \
+			score_tile(c, vecs, half, keys, ask, 0, at, ld, n, to);                    \
+			break;                                                                     \
+		}                                                                                  \
+		for (uint32_t j = 0; j < vecs; j++)                                                \
+			score_tile(c, 1, half, keys, ask, j, at, ld, n, to + j * VF_N);            \
 		break;
 			CASE(1)
 			CASE(2)
@@ -123,69 +124,62 @@ __attribute__((noinline)) static void score_some(uint32_t vecs, const struct key
 		score_group(SCORE_VECS, false, keys, q, n_row, ld, n, s);
 }
 
-static void score_keys(uint32_t vecs, const struct keys *keys, const float *q, uint32_t n_row,
-	uint32_t n, float *s)
-{
-	score_some(vecs, keys, q, n_row, n_row, n, s);
-}
-
 /* Rows of a tile, of n. */
 static uint32_t value_tile_rows(uint32_t n)
 {
 	return even_rows(n, VALUE_ROWS);
 }
 
-/* acc += p * v over the strip's keys [from, to), their values `at` bytes beyond v_row; rows, vecs
- * and half are constants where expanded. */
-ALWAYS_INLINE void value_tile(uint32_t rows, uint32_t vecs, bool half, float *const *part,
-	uint32_t dim0, const float *p, const char *const *v_row, size_t at, uint32_t from,
-	uint32_t to)
+/* acc += p * v over the strip's keys [from, to); rows, vecs and half are constants where
+ * expanded. */
+ALWAYS_INLINE void value_tile(uint32_t rows, uint32_t vecs, bool half, const struct values *values,
+	float *const *part, uint32_t dim0, const float *p, uint32_t from, uint32_t to)
 {
-	const size_t step = VF_N * elem_len(half);
+	const size_t len = elem_len(half), at = values->at + dim0 * len, step = VF_N * len;
+	const char *const *row = values->row, *const *next = values->next;
 	__m256 acc[VALUE_ROWS][HALVES];
 	UNROLL
 	for (uint32_t r = 0; r < rows; r++)
 		UNROLL
-		for (uint32_t h = 0; h < 2 * vecs; h++)
-			acc[r][h] = _mm256_loadu_ps(part[r] + PART_HEAD + dim0 + h * HALF_N);
+	for (uint32_t h = 0; h < 2 * vecs; h++)
+		acc[r][h] = _mm256_loadu_ps(part[r] + PART_HEAD + dim0 + h * HALF_N);
 	for (uint32_t t = from; t < to; t++) {
-		const char *v[2] = {v_row[t] + at, v_row[t] + at + step};
+		const char *v[2] = {row[t] + at, row[t] + at + step};
 		add_products(rows, vecs, half, p + t, STRIP, v, acc);
 		UNROLL
-		for (uint32_t j = 0; j < vecs; j++)
-			__builtin_prefetch(v_row[t + AHEAD] + at + j * step);
+		for (uint32_t j = 0; j < vecs; j += half ? 2 : 1)
+			ask_ahead(next[t] + at + j * step);
 	}
 	UNROLL
 	for (uint32_t r = 0; r < rows; r++)
 		UNROLL
-		for (uint32_t h = 0; h < 2 * vecs; h++)
-			_mm256_storeu_ps(part[r] + PART_HEAD + dim0 + h * HALF_N, acc[r][h]);
+	for (uint32_t h = 0; h < 2 * vecs; h++)
+		_mm256_storeu_ps(part[r] + PART_HEAD + dim0 + h * HALF_N, acc[r][h]);
 }
 
 /* All dimensions, for a constant number of rows. */
-ALWAYS_INLINE void value_dims(uint32_t rows, bool half, float *const *part, uint32_t dim,
-	const float *p, const char *const *v_row, size_t at, uint32_t from, uint32_t to)
+ALWAYS_INLINE void value_dims(uint32_t rows, bool half, const struct values *v, float *const *part,
+	uint32_t dim, const float *p, uint32_t from, uint32_t to)
 {
-	const size_t len = elem_len(half);
 	uint32_t d = 0;
 	for (; rows <= TILE_ROWS && d + 2 * VF_N <= dim; d += 2 * VF_N)
-		value_tile(rows, 2, half, part, d, p, v_row, at + d * len, from, to);
+		value_tile(rows, 2, half, v, part, d, p, from, to);
 	for (; d < dim; d += VF_N)
-		value_tile(rows, 1, half, part, d, p, v_row, at + d * len, from, to);
+		value_tile(rows, 1, half, v, part, d, p, from, to);
 }
 
-static void value_some(uint32_t rows, bool half, float *const *part, uint32_t dim, const float *p,
-	const char *const *v_row, size_t at, uint32_t from, uint32_t to)
+static void value_some(uint32_t rows, const struct values *v, float *const *part, uint32_t dim,
+	const float *p, uint32_t from, uint32_t to)
 {
 	if (from >= to)
 		return;
 	switch (rows) {
-#define CASE(c) \
-	case c: \
-		if (half) \
-			value_dims(c, true, part, dim, p, v_row, at, from, to); \
-		else \
-			value_dims(c, false, part, dim, p, v_row, at, from, to); \
+#define CASE(c)                                                                                    \
+	case c:                                                                                    \
+		if (v->half)                                                                       \
+			value_dims(c, true, v, part, dim, p, from, to);                            \
+		else                                                                               \
+			value_dims(c, false, v, part, dim, p, from, to);                           \
 		break;
 		CASE(1)
 		CASE(2)
@@ -196,17 +190,3 @@ static void value_some(uint32_t rows, bool half, float *const *part, uint32_t di
 #undef CASE
 	}
 }
-
-static void value_set(uint32_t rows, bool half, float *const *part, uint32_t dim, const float *p,
-	const char *const *v_row, uint32_t from, uint32_t to)
-{
-	value_some(rows, half, part, dim, p, v_row, 0, from, to);
-}
-
-/* In attention-together-avx2.h. */
-static bool score_together(
-	const struct item *it, struct work *w, uint32_t strip, uint32_t begin, uint32_t end);
-static bool value_together(
-	const struct item *it, struct work *w, uint32_t strip, uint32_t begin, uint32_t end);
-struct deal;
-static bool deal_together(struct deal *deal, struct item *it);

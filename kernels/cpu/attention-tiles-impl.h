@@ -4,14 +4,14 @@
 /* `vecs` groups of keys against `rows` rows: these and `half` are constants wherever this is
  * expanded. */
 ALWAYS_INLINE void score_rows(uint32_t rows, uint32_t vecs, bool half, const struct keys *keys,
-	bool ask, const float *q, uint32_t n_row, uint32_t n, float *s)
+	bool ask, const float *q, size_t ld, uint32_t n, float *s)
 {
 	vf acc[SCORE_ROWS][SCORE_VECS];
 	UNROLL
 	for (uint32_t r = 0; r < rows; r++)
 		UNROLL
-		for (uint32_t j = 0; j < vecs; j++)
-			acc[r][j] = vf_set1(0);
+	for (uint32_t j = 0; j < vecs; j++)
+		acc[r][j] = vf_set1(0);
 	for (uint32_t d = 0; d < n; d++) {
 		vf key[SCORE_VECS];
 		UNROLL
@@ -19,11 +19,11 @@ ALWAYS_INLINE void score_rows(uint32_t rows, uint32_t vecs, bool half, const str
 			key[j] = load_vec(half, keys->k[j] + d * keys->stride);
 		if (ask)
 			UNROLL
-			for (uint32_t j = 0; j < vecs; j++)
-				__builtin_prefetch(keys->next[j] + d * keys->stride);
+		for (uint32_t j = 0; j < vecs; j++)
+			ask_ahead(keys->next[j] + d * keys->stride);
 		UNROLL
 		for (uint32_t r = 0; r < rows; r++) {
-			vf x = vf_set1(q[d * n_row + r]);
+			vf x = vf_set1(q[d * ld + r]);
 			UNROLL
 			for (uint32_t j = 0; j < vecs; j++)
 				acc[r][j] = vf_fma(x, key[j], acc[r][j]);
@@ -32,26 +32,25 @@ ALWAYS_INLINE void score_rows(uint32_t rows, uint32_t vecs, bool half, const str
 	UNROLL
 	for (uint32_t r = 0; r < rows; r++)
 		UNROLL
-		for (uint32_t j = 0; j < vecs; j++)
-			vf_store(s + r * STRIP + j * VF_N, acc[r][j]);
+	for (uint32_t j = 0; j < vecs; j++)
+		vf_store(s + r * STRIP + j * VF_N, acc[r][j]);
 }
 
 ALWAYS_INLINE void score_group(uint32_t vecs, const struct keys *keys, const float *q,
-	uint32_t n_row, uint32_t n, float *s)
+	uint32_t n_row, size_t ld, uint32_t n, float *s)
 {
 	for (uint32_t r = 0; r < n_row; r += SCORE_ROWS) {
 		const float *at = q + r;
 		float *to = s + r * STRIP;
 		bool ask = r == 0 && keys->next[0];
 		switch (min_u32(n_row - r, SCORE_ROWS)) {
-#define CASE(c) \
-	case c: \
-		if (keys->half) \
-			score_rows(c <= SCORE_ROWS ? c : 1, vecs, true, keys, ask, at, n_row, n, \
-				to); \
-		else \
-			score_rows(c <= SCORE_ROWS ? c : 1, vecs, false, keys, ask, at, n_row, n, \
-				to); \
+#define CASE(c)                                                                                    \
+	case c:                                                                                    \
+		if (keys->half)                                                                    \
+			score_rows(c <= SCORE_ROWS ? c : 1, vecs, true, keys, ask, at, ld, n, to); \
+		else                                                                               \
+			score_rows(                                                                \
+				c <= SCORE_ROWS ? c : 1, vecs, false, keys, ask, at, ld, n, to);   \
 		break;
 			CASE(1)
 			CASE(2)
@@ -64,14 +63,14 @@ ALWAYS_INLINE void score_group(uint32_t vecs, const struct keys *keys, const flo
 	}
 }
 
-/* `vecs` is SCORE_VECS or 1. */
-static void score_keys(uint32_t vecs, const struct keys *keys, const float *q, uint32_t n_row,
-	uint32_t n, float *s)
+/* n_row rows of q, in which a dimension has ld. `vecs` is SCORE_VECS or 1. */
+static void score_some(uint32_t vecs, const struct keys *keys, const float *q, uint32_t n_row,
+	size_t ld, uint32_t n, float *s)
 {
 	if (vecs == 1)
-		score_group(1, keys, q, n_row, n, s);
+		score_group(1, keys, q, n_row, ld, n, s);
 	else
-		score_group(SCORE_VECS, keys, q, n_row, n, s);
+		score_group(SCORE_VECS, keys, q, n_row, ld, n, s);
 }
 
 /* Rows of a tile, of n. */
@@ -83,25 +82,25 @@ static uint32_t value_tile_rows(uint32_t n)
 
 /* acc += p * v over the strip's keys [from, to); rows, vecs and half are constants where
  * expanded. */
-ALWAYS_INLINE void value_rows(uint32_t rows, uint32_t vecs, bool half, float *const *part,
-	uint32_t dim0, const float *p, const char *const *v_row, uint32_t from, uint32_t to)
+ALWAYS_INLINE void value_rows(uint32_t rows, uint32_t vecs, bool half, const struct values *v,
+	float *const *part, uint32_t dim0, const float *p, uint32_t from, uint32_t to)
 {
-	size_t at = dim0 * elem_len(half), step = VF_N * elem_len(half);
+	const size_t len = elem_len(half), at = v->at + dim0 * len, step = VF_N * len;
+	const char *const *row = v->row, *const *next = v->next;
 	vf acc[VALUE_ROWS][VALUE_VECS];
 	UNROLL
 	for (uint32_t r = 0; r < rows; r++)
 		UNROLL
-		for (uint32_t j = 0; j < vecs; j++)
-			acc[r][j] = vf_load(part[r] + PART_HEAD + dim0 + j * VF_N);
+	for (uint32_t j = 0; j < vecs; j++)
+		acc[r][j] = vf_load(part[r] + PART_HEAD + dim0 + j * VF_N);
 	for (uint32_t t = from; t < to; t++) {
-		const char *v = v_row[t] + at;
 		vf val[VALUE_VECS];
 		UNROLL
 		for (uint32_t j = 0; j < vecs; j++)
-			val[j] = load_vec(half, v + j * step);
+			val[j] = load_vec(half, row[t] + at + j * step);
 		UNROLL
-		for (uint32_t j = 0; j < vecs; j++)
-			__builtin_prefetch(v_row[t + AHEAD] + at + j * step);
+		for (uint32_t j = 0; j < vecs; j += half ? 2 : 1)
+			ask_ahead(next[t] + at + j * step);
 		UNROLL
 		for (uint32_t r = 0; r < rows; r++) {
 			vf w = vf_set1(p[r * STRIP + t]);
@@ -113,33 +112,33 @@ ALWAYS_INLINE void value_rows(uint32_t rows, uint32_t vecs, bool half, float *co
 	UNROLL
 	for (uint32_t r = 0; r < rows; r++)
 		UNROLL
-		for (uint32_t j = 0; j < vecs; j++)
-			vf_store(part[r] + PART_HEAD + dim0 + j * VF_N, acc[r][j]);
+	for (uint32_t j = 0; j < vecs; j++)
+		vf_store(part[r] + PART_HEAD + dim0 + j * VF_N, acc[r][j]);
 }
 
 /* All dimensions, for a constant number of rows. */
-ALWAYS_INLINE void value_dims(uint32_t rows, bool half, float *const *part, uint32_t dim,
-	const float *p, const char *const *v_row, uint32_t from, uint32_t to)
+ALWAYS_INLINE void value_dims(uint32_t rows, bool half, const struct values *v, float *const *part,
+	uint32_t dim, const float *p, uint32_t from, uint32_t to)
 {
 	uint32_t d = 0;
 	for (; d + VALUE_VECS * VF_N <= dim; d += VALUE_VECS * VF_N)
-		value_rows(rows, VALUE_VECS, half, part, d, p, v_row, from, to);
+		value_rows(rows, VALUE_VECS, half, v, part, d, p, from, to);
 	for (; d < dim; d += VF_N)
-		value_rows(rows, 1, half, part, d, p, v_row, from, to);
+		value_rows(rows, 1, half, v, part, d, p, from, to);
 }
 
-static void value_set(uint32_t rows, bool half, float *const *part, uint32_t dim, const float *p,
-	const char *const *v_row, uint32_t from, uint32_t to)
+static void value_some(uint32_t rows, const struct values *v, float *const *part, uint32_t dim,
+	const float *p, uint32_t from, uint32_t to)
 {
 	if (from >= to)
 		return;
 	switch (rows) {
-#define CASE(c) \
-	case c: \
-		if (half) \
-			value_dims(c <= VALUE_ROWS ? c : 1, true, part, dim, p, v_row, from, to); \
-		else \
-			value_dims(c <= VALUE_ROWS ? c : 1, false, part, dim, p, v_row, from, to); \
+#define CASE(c)                                                                                    \
+	case c:                                                                                    \
+		if (v->half)                                                                       \
+			value_dims(c <= VALUE_ROWS ? c : 1, true, v, part, dim, p, from, to);      \
+		else                                                                               \
+			value_dims(c <= VALUE_ROWS ? c : 1, false, v, part, dim, p, from, to);     \
 		break;
 		CASE(1)
 		CASE(2)
@@ -149,26 +148,4 @@ static void value_set(uint32_t rows, bool half, float *const *part, uint32_t dim
 		CASE(6)
 #undef CASE
 	}
-}
-
-/* What attention-together-avx2.h does; here each KV head is alone. */
-static bool score_together(
-	const struct item *it, struct work *w, uint32_t strip, uint32_t begin, uint32_t end)
-{
-	(void)it, (void)w, (void)strip, (void)begin, (void)end;
-	return false;
-}
-
-static bool value_together(
-	const struct item *it, struct work *w, uint32_t strip, uint32_t begin, uint32_t end)
-{
-	(void)it, (void)w, (void)strip, (void)begin, (void)end;
-	return false;
-}
-
-struct deal;
-static bool deal_together(struct deal *deal, struct item *it)
-{
-	(void)deal, (void)it;
-	return false;
 }

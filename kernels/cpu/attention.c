@@ -5,7 +5,9 @@
 #define VALUE_ROWS 1u
 #define VALUE_VECS 1u
 #define AHEAD 16u
+#define NEARNESS 3
 
 #include "kernels/cpu/attention-place-impl.h"
 #include "kernels/cpu/attention-tiles-impl.h"
 #include "kernels/cpu/attention-impl.h"
+#include "kernels/cpu/attention-together-impl.h"

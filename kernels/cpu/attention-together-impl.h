@@ -2,13 +2,13 @@
  * beside each other are worked on together, a few keys at a time, in the order in which they lie in
  * memory, and what comes next is asked for while they are:
  *
- *     keys     32 of every head, then the next 32; at the end the first values are asked for
+ *     keys     KEYS of every head, then the next; at the end the first values are asked for
  *     values   the same; at the end the next strip's first keys
  *
  * Such an item is one of all their query heads; row r is query head head0 + r. */
 
 #define KEYS (SCORE_VECS * VF_N) /* worked on, and asked for, at a time */
-#define KV_DIMS 256u /* of the heads together: what is asked for fits the nearest cache */
+#define KV_DIMS 256u /* of the heads together: what is asked for fits the cache it is asked into */
 
 _Static_assert(AHEAD == KEYS, "values are asked for as many keys ahead as are worked on");
 
@@ -16,7 +16,7 @@ static bool is_together(const struct item *it)
 {
 	const struct nsv_attn_shape *s = it->call->shape;
 	return it->n_query == 1 && it->n_head % it->call->plan->group == 0 && k_in_place(s) &&
-		v_in_place(s);
+	       v_in_place(s);
 }
 
 /* What is asked for: groups of keys from pos on or, where they end, of the first values. */
@@ -26,10 +26,12 @@ static void find_next_keys(
 	const struct nsv_attn_shape *s = it->call->shape;
 	const char *k = it->call->k, *v = it->call->v;
 	for (uint32_t j = 0; j < SCORE_VECS; j++)
-		keys->next[j] = pos + j * VF_N < end
-			? k + (size_t)place(it, &s->k, pos + j * VF_N) * elem_len(keys->half)
-			: v + (size_t)place(it, &s->v, min_u32(begin + j * VF_N, end - 1)) *
-				elem_len(keys->half);
+		keys->next[j] =
+			pos + j * VF_N < end
+				? k + (size_t)place(it, &s->k, pos + j * VF_N) *
+						  elem_len(keys->half)
+				: v + (size_t)place(it, &s->v, min_u32(begin + j * VF_N, end - 1)) *
+						  elem_len(keys->half);
 }
 
 static bool score_together(
@@ -66,25 +68,34 @@ static void find_next_strip(const struct item *it, uint32_t pos, const char **ro
 	for (uint32_t i = 0; i < KEYS && pos + i < it->end[0]; i += VF_N)
 		for (uint32_t j = 0; j < VF_N; j++)
 			row[i + j] = (const char *)it->call->k +
-				((size_t)place(it, &s->k, pos + i) + j * s->head_dim) * len;
+				     ((size_t)place(it, &s->k, pos + i) + j * s->head_dim) * len;
+}
+
+/* Rows r0 .. of one KV head; the first of them ask ahead. */
+static void value_head(
+	const struct item *it, struct work *w, uint32_t r0, uint32_t from, uint32_t to)
+{
+	const struct nsv_attn_shape *s = it->call->shape;
+	uint32_t group = it->call->plan->group, rows = value_tile_rows(group);
+	struct values v = {.half = is_half(s), .row = w->v_row, .next = w->v_row + AHEAD};
+	v.at = r0 / group * (size_t)s->v.head_stride * elem_len(v.half);
+	for (uint32_t r = r0; r < r0 + group; r += rows) {
+		value_some(min_u32(rows, r0 + group - r), &v, it->part + r, s->head_dim,
+			w->s + r * STRIP, from, to);
+		v.next = v.row;
+	}
 }
 
 static bool value_together(
 	const struct item *it, struct work *w, uint32_t strip, uint32_t begin, uint32_t end)
 {
-	const struct nsv_attn_shape *s = it->call->shape;
-	uint32_t group = it->call->plan->group, rows = value_tile_rows(group);
-	size_t head_len = (size_t)s->v.head_stride * elem_len(is_half(s));
 	if (!is_together(it))
 		return false;
 	find_values(it, strip, begin - strip, end - strip, w->v_row);
 	find_next_strip(it, end, w->v_row + (end - strip));
 	for (uint32_t t = begin - strip; t < end - strip; t += KEYS)
-		for (uint32_t r = 0; r < it->n_row; r += group)
-			for (uint32_t i = 0; i < group; i += rows)
-				value_some(min_u32(rows, group - i), is_half(s), it->part + r + i,
-					s->head_dim, w->s + (r + i) * STRIP, w->v_row,
-					r / group * head_len, t, min_u32(t + KEYS, end - strip));
+		for (uint32_t r = 0; r < it->n_row; r += it->call->plan->group)
+			value_head(it, w, r, t, min_u32(t + KEYS, end - strip));
 	return true;
 }
 
