@@ -61,14 +61,12 @@ ISA.vnni := -mavx512vnni
 ISA.bf16 := -mavx512bf16
 ISA.amx := -mamx-tile -mamx-int8 -mamx-bf16
 ISA.dotprod := -march=armv8.2-a+dotprod
-# Fuzzing does not look at instruction sets' kernels, whose instrumentation takes minutes; check-asan does.
-plain_flags = $(if $(filter fuzz,$(VARIANT)),$(if $(strip $(isa_flags)),-fno-sanitize=all))
 conv_flags = $(if $(filter shm/% cache/%,$(1)),-Wconversion)
 
 $(B)/obj/%.o: %.c
 	@mkdir -p $(@D)
 	$(call say,CC,$@)
-	$(Q)$(CC) $(CFLAGS_ALL) $(call isa_flags,$(<F)) $(call conv_flags,$<) $(call plain_flags,$(<F)) -c -o $@ $<
+	$(Q)$(CC) $(CFLAGS_ALL) $(call isa_flags,$(<F)) $(call conv_flags,$<) -c -o $@ $<
 
 $(B)/core.a: $(CORE_OBJ)
 	@rm -f $@

@@ -13,11 +13,7 @@
 #endif
 
 #define FN(name) nsv_cpu_##name##_avx2
-#if defined(NSV_DEBUG)
-#define MAX_ROWS 2 /* sanitizers make code of each load: the same bits, compiled in seconds */
-#else
 #define MAX_ROWS 4
-#endif
 #define WHOLE_TILES 1
 
 typedef struct {

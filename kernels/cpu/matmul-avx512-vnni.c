@@ -3,11 +3,7 @@
 #include "kernels/cpu/block.h"
 
 #define FN(name) nsv_cpu_##name##_avx512
-#if defined(NSV_DEBUG)
-#define MAX_ROWS 2 /* sanitizers make code of each load: the same bits, compiled in seconds */
-#else
 #define MAX_ROWS 16
-#endif
 #define WHOLE_TILES 0
 #define WIDE_SHIFT 0
 

@@ -6,11 +6,7 @@
  * over vec.h, then includes this. */
 #include "kernels/cpu/pack.h"
 
-#if defined(NSV_DEBUG)
-#define MAX_ROWS 2 /* sanitizers make code of each load: the same bits, compiled in seconds */
-#else
 #define MAX_ROWS 4
-#endif
 #define WHOLE_TILES 0
 #define WIDE_SHIFT 128
 

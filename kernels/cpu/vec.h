@@ -15,21 +15,21 @@
 
 #define VF_N 16u
 /* What must be inlined for its constants to be known and its values to stay in registers. In plain
- * C it is left to the compiler; with sanitizers, which would take minutes over it, nothing is. */
-#if defined(__AVX2__) || defined(VEC_NEON)
+ * C it is left to the compiler; with sanitizers, which would take minutes over the code of each
+ * load, nothing is: the same loads and the same bits. */
+#if defined(NSV_DEBUG)
+#define ALWAYS_INLINE static __attribute__((noinline, unused))
+#define UNROLL
+#elif !defined(__AVX2__) && !defined(VEC_NEON)
+#define ALWAYS_INLINE static inline
+#define UNROLL
+#else
 #define ALWAYS_INLINE static inline __attribute__((always_inline))
 #if defined(__clang__)
 #define UNROLL _Pragma("unroll")
 #else
 #define UNROLL _Pragma("GCC unroll 16")
 #endif
-#else
-#if defined(NSV_DEBUG)
-#define ALWAYS_INLINE static __attribute__((noinline, unused))
-#else
-#define ALWAYS_INLINE static inline
-#endif
-#define UNROLL
 #endif
 
 #if defined(__AVX512F__)
