@@ -124,7 +124,7 @@ $(B)/fuzz/%: $(B)/obj/tests/fuzz/%.o $(call obj,tests/tools/gguf_write.c $(CLIEN
 # ---- What people type
 MODEL := $(shell echo $${XDG_CACHE_HOME:-$$HOME/.cache})/nanoserve/models/SmolLM2-135M-Instruct.Q4_1.gguf
 
-.PHONY: all kills demo model check check-tests check-asan check-tsan check-valgrind check-arm check-abi update-abi lint format fuzz soak soak-model chaos bench cuda install help clean
+.PHONY: all kills demo model check check-tests check-asan check-tsan check-valgrind check-arm check-abi check-includes update-abi lint format fuzz soak soak-model chaos bench cuda install help clean
 
 demo: ## install what is missing, build, fetch the default model, answer a prompt
 	@tests/tools/install-deps.sh build
@@ -140,10 +140,12 @@ check: ## install what the tests need, build, run all tests
 	@$(MAKE) --no-print-directory all check-tests
 
 TESTS ?= $(UNIT_BIN)
-check-tests: all $(TESTS) check-abi
-	@tests/tools/check-includes.sh
+check-tests: all $(TESTS) check-abi check-includes
 	@tests/tools/check-man.sh
 	@tests/tools/run-tests.sh $(TESTS)
+
+check-includes: ## that no folder includes what it may not
+	@tests/tools/check-includes.sh
 
 # Numbers are graded in release; with sanitizers the real model's long runs would take minutes each.
 QUICK_TESTS = $(filter-out $(B)/tests/integration/test_model_%,$(UNIT_BIN))
