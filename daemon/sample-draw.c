@@ -3,9 +3,14 @@
  * by buckets, by ranks or by members of a team, the same candidates are kept.
  *
  * A cut keeps the first candidates by falling key, until their weights reach a goal. Weights are
- * added up by bucket of the key; only the bucket in which the goal is reached is sorted. What a cut
- * drops has weight 0 from then on, and where few are left they are moved together, for one member
- * to go on with.
+ * added up by bucket of the key; only the bucket in which the goal is reached is sorted. In a long
+ * row that is known to lie between two keys once a sample is in buckets, and those between are
+ * looked at alone. What a cut drops has weight 0 from then on, and where few are left they are moved
+ * together, for one member to go on with.
+ *
+ * Where min-p or top-p will keep only a few of the likeliest, the head of the row, the tail gets no
+ * weights: an estimate of their sum and how far it may be off say between which two numbers top-p's
+ * goal lies. Mostly the same candidate reaches both, and is the one; else the whole row is weighed.
  *
  * Members meet by slots of two turns: nobody writes for the turn after the next while another still
  * reads of this one, since they meet in between. */
@@ -19,7 +24,14 @@
 
 #define GREEDY_BELOW 1e-3f
 #define HEAP_MOST 512u	  /* top-k up to so many by a heap */
+#define NARROW_LEAST 128u  /* so many are looked at by buckets once more before they are sorted */
 #define SORT_MOST 48u	  /* so few are not looked at by buckets first */
+#define SAMPLE_LEAST 8192u /* a cut among so many begins with a sample: */
+#define SAMPLE_STEP 16u	   /* one in so many */
+#define HEAD_LEAST 4096u   /* rows of fewer are weighed whole */
+#define STRETCH 256u	   /* and of so many a sixteenth is looked at, to guess the head */
+#define MIN_P_LEAST 1e-6f  /* below, rounding may lift a weight to it */
+#define ESTIMATE_OFF 0x1p-16 /* more than twice what kernels/scan.h says */
 #define FEW 8u		  /* one in so many left: they are moved together */
 #define SHARE_LEAST 4096u /* rows of fewer are one member's */
 #define SPAN_UNIT 64u
@@ -136,26 +148,32 @@ static void close_up(struct nsv_draw *d, uint32_t n_left)
 
 /* ---- Cuts */
 
-/* The bucket in which the goal is reached, and the sum of the weights before it. All members'
- * tables become one, of which each adds up a span. */
-static uint32_t find_bucket(struct nsv_draw *d, const float *key, const float *w,
-	const struct nsv_scan_split *split, double goal, double *ret_before)
+/* The mass of each bucket, of one vector in `step`. All members' tables become one, of which each
+ * adds up a span. */
+static const double *add_mass(struct nsv_draw *d, const float *key, const float *w,
+	const struct nsv_scan_split *split, uint32_t step)
 {
-	double *all = d->s->mass, *mine = all + (size_t)d->part->index * NSV_SCAN_BUCKETS, sum = 0;
+	double *all = d->s->mass, *mine = all + (size_t)d->part->index * NSV_SCAN_BUCKETS;
 	size_t begin, end;
-	uint32_t b = 0;
 
 	memset(mine, 0, NSV_SCAN_BUCKETS * sizeof(*mine));
-	d->scan->add_mass(key + d->begin, w + d->begin, span_len(d), split, mine);
+	d->scan->add_mass(key + d->begin, w + d->begin, span_len(d), step, split, mine);
 	nsv_team_barrier(d->part);
 	nsv_part_range(d->part, NSV_SCAN_BUCKETS, NSV_CACHE_LINE / sizeof(*all), &begin, &end);
 	for (uint32_t i = 1; i < d->part->count; i++)
 		for (size_t k = begin; k < end; k++)
 			all[k] += all[i * NSV_SCAN_BUCKETS + k];
 	nsv_team_barrier(d->part);
-	for (; b + 1 < NSV_SCAN_BUCKETS && sum + all[b] < goal; b++)
-		sum += all[b];
-	*ret_before = sum;
+	return all;
+}
+
+/* The bucket with which *sum reaches the goal; *sum is then that of the weights before it. */
+static uint32_t find_bucket(const double *mass, double goal, double *sum)
+{
+	uint32_t b = 0;
+
+	for (; b + 1 < NSV_SCAN_BUCKETS && *sum + mass[b] < goal; b++)
+		*sum += mass[b];
 	return b;
 }
 
@@ -169,20 +187,27 @@ static uint32_t put_candidates(const struct nsv_draw *d, const float *key, const
 	return n_out;
 }
 
-/* Those of a bucket, to the first member's s->cand. Returns how many; 0 to the others. */
-static uint32_t list_bucket(
-	struct nsv_draw *d, const float *key, const struct nsv_scan_split *split, uint32_t b)
+/* All that the members listed, to the first one's s->cand. Returns how many; 0 to the others. */
+static uint32_t put_listed(
+	const struct nsv_draw *d, const float *key, const struct nsv_sample_share *slots)
 {
-	uint32_t begin, end, n = 0, *place = d->s->place;
-	struct nsv_sample_share mine = {.n = d->scan->list_bucket(
-		key + d->begin, span_len(d), split, b, place + d->begin)};
-	const struct nsv_sample_share *slots = meet(d, &mine);
+	uint32_t begin, end, n = 0;
 
 	for (uint32_t i = 0; d->part->index == 0 && i < d->part->count; i++) {
 		find_span(d, i, &begin, &end);
-		n = put_candidates(d, key, place + begin, slots[i].n, begin, n);
+		n = put_candidates(d, key, d->s->place + begin, slots[i].n, begin, n);
 	}
 	return n;
+}
+
+/* Those of a bucket. */
+static uint32_t list_bucket(
+	struct nsv_draw *d, const float *key, const struct nsv_scan_split *split, uint32_t b)
+{
+	struct nsv_sample_share mine = {.n = d->scan->list_bucket(
+		key + d->begin, span_len(d), split, b, d->s->place + d->begin)};
+
+	return put_listed(d, key, meet(d, &mine));
 }
 
 static uint32_t list_all(const struct nsv_draw *d, const float *key)
@@ -192,12 +217,59 @@ static uint32_t list_all(const struct nsv_draw *d, const float *key)
 	return d->n;
 }
 
+static struct nsv_scan_split split_of(float max, float span)
+{
+	const float finite = fminf(fmaxf(span, FLT_MIN), FLT_MAX);
+
+	return (struct nsv_scan_split){max, fminf(NSV_SCAN_BUCKETS / finite, FLT_MAX)};
+}
+
+static uint32_t bucket_of(float key, const struct nsv_scan_split *split)
+{
+	float b = (split->max - key) * split->scale;
+
+	return b < NSV_SCAN_BUCKETS - 1 ? (uint32_t)b : NSV_SCAN_BUCKETS - 1;
+}
+
+static void find_ends(const struct nsv_lp *x, uint32_t n, float *min, float *max)
+{
+	*min = *max = x[0].logprob;
+	for (uint32_t i = 1; i < n; i++) {
+		*min = x[i].logprob < *min ? x[i].logprob : *min;
+		*max = x[i].logprob > *max ? x[i].logprob : *max;
+	}
+}
+
+/* Of n > 0 candidates only those of the bucket in which the goal is reached: how many. To *sum come
+ * the weights of those before. */
+static uint32_t narrow(
+	struct nsv_sampler *s, uint32_t n, const float *w, double *sum, double goal)
+{
+	struct nsv_lp *x = s->cand;
+	double *mass = s->mass;
+	uint32_t n_left = 0;
+	float min, max;
+
+	find_ends(x, n, &min, &max);
+	const struct nsv_scan_split split = split_of(max, max - min);
+	memset(mass, 0, NSV_SCAN_BUCKETS * sizeof(*mass));
+	for (uint32_t i = 0; i < n; i++)
+		mass[bucket_of(x[i].logprob, &split)] += (double)w[x[i].id];
+	uint32_t b = find_bucket(mass, goal, sum);
+	for (uint32_t i = 0; i < n; i++)
+		if (bucket_of(x[i].logprob, &split) == b)
+			x[n_left++] = x[i];
+	return n_left;
+}
+
 /* The candidate of n > 0 with which the sum, so far `sum`, reaches the goal. */
 static struct nsv_sample_cut cut_in(
 	struct nsv_sampler *s, uint32_t n, const float *w, double sum, double goal)
 {
 	uint32_t i = 0;
 
+	if (n > NARROW_LEAST)
+		n = narrow(s, n, w, &sum, goal);
 	nsv_sample_sort(s->cand, s->rank, n);
 	for (;; i++) {
 		sum += (double)w[s->rank[i].id];
@@ -207,21 +279,80 @@ static struct nsv_sample_cut cut_in(
 	return (struct nsv_sample_cut){s->rank[i].logprob, (uint32_t)s->rank[i].id, sum};
 }
 
-/* By falling key, equals by id, the one with which the sum of w (n) reaches the goal. That is above
- * 0 and not above the sum of all. No key is above max; those that count lie within `span` below. */
-static struct nsv_sample_cut find_cut(struct nsv_draw *d, const float *key, const float *w,
-	float max, float span, double goal)
+/* What a cut is looked for by. No key is above max; those that count lie within `span` below. */
+struct order {
+	const float *key, *w; /* (n) */
+	float max, span;
+	/* Below: of a sum of all, where no weight is more than 2^(-slope * (max - key)). */
+	bool is_sampled;
+	double total;
+	float slope;
+};
+
+/* Between which keys a sample says that the goal is reached. What the tail beyond the goal weighs is
+ * less scattered than what the few likeliest do: buckets are added up from there, until three
+ * standard deviations beside what is wanted. */
+static void guess_keys(const double *mass, const struct order *o,
+	const struct nsv_scan_split *split, double goal, float *low, float *high)
 {
-	const float finite = fminf(fmaxf(span, FLT_MIN), FLT_MAX);
-	const struct nsv_scan_split split = {max, fminf(NSV_SCAN_BUCKETS / finite, FLT_MAX)};
+	const double growth = exp2((double)(o->slope / split->scale));
+	double rest = o->total - goal, beyond = -rest, variance = 0;
+	double w = pow(growth, -(double)NSV_SCAN_BUCKETS);
+	uint32_t b = NSV_SCAN_BUCKETS, b_low = b;
+
+	while (b > 0 && (beyond < 0 || beyond * beyond < 9 * variance)) {
+		beyond += mass[--b] * SAMPLE_STEP;
+		w *= growth;
+		variance = SAMPLE_STEP * (w * rest < goal ? w * rest : goal);
+		if (beyond < 0 && beyond * beyond > 9 * variance)
+			b_low = b;
+	}
+	*low = b_low < NSV_SCAN_BUCKETS ? split->max - ((float)b_low + 1) / split->scale : -INFINITY;
+	*high = b > 0 ? split->max - ((float)b - 1) / split->scale : INFINITY;
+}
+
+/* By a sample: whether it was right. */
+static bool find_by_sample(struct nsv_draw *d, const struct order *o,
+	const struct nsv_scan_split *split, double goal)
+{
+	const double *mass = add_mass(d, o->key, o->w, split, SAMPLE_STEP);
+	struct nsv_sample_share mine = {0};
+	double before = 0, sum = 0;
+	float low, high;
+
+	guess_keys(mass, o, split, goal, &low, &high);
+	mine.sum = d->scan->part(o->key + d->begin, o->w + d->begin, span_len(d), low, high,
+		d->s->place + d->begin, &mine.n);
+	const struct nsv_sample_share *slots = meet(d, &mine);
+	for (uint32_t i = 0; i < d->part->count; i++)
+		before += slots[i].sum;
+	uint32_t n = put_listed(d, o->key, slots);
+	if (d->part->index == 0) {
+		for (uint32_t i = 0; i < n; i++)
+			sum += (double)o->w[d->s->cand[i].id];
+		d->s->is_enough = before < goal && before + sum >= goal;
+		if (d->s->is_enough)
+			d->s->cut = cut_in(d->s, n, o->w, before, goal);
+	}
+	nsv_team_barrier(d->part);
+	return d->s->is_enough;
+}
+
+/* By falling key, equals by id, the one with which the sum of w (n) reaches the goal. That is above
+ * 0 and not above the sum of all. */
+static struct nsv_sample_cut find_cut(struct nsv_draw *d, const struct order *o, double goal)
+{
+	const struct nsv_scan_split split = split_of(o->max, o->span);
 	double before = 0;
 
 	if (d->n <= SORT_MOST)
-		return cut_in(d->s, list_all(d, key), w, 0, goal);
-	uint32_t b = find_bucket(d, key, w, &split, goal, &before);
-	uint32_t n = list_bucket(d, key, &split, b);
+		return cut_in(d->s, list_all(d, o->key), o->w, 0, goal);
+	if (o->is_sampled && d->n >= SAMPLE_LEAST && find_by_sample(d, o, &split, goal))
+		return d->s->cut;
+	uint32_t b = find_bucket(add_mass(d, o->key, o->w, &split, 1), goal, &before);
+	uint32_t n = list_bucket(d, o->key, &split, b);
 	if (d->part->index == 0)
-		d->s->cut = cut_in(d->s, n, w, before, goal);
+		d->s->cut = cut_in(d->s, n, o->w, before, goal);
 	nsv_team_barrier(d->part);
 	return d->s->cut;
 }
@@ -314,13 +445,34 @@ static bool is_heap_work(const struct nsv_draw *d, uint32_t k)
 	return k > 0 && k <= nsv_min(HEAP_MOST, d->n / FEW);
 }
 
+/* Each counts as one. */
+static void apply_top_k(struct nsv_draw *d, float *one)
+{
+	uint32_t k = top_k_of(d);
+	const struct order by_count = {.key = d->x,
+		.w = one,
+		.max = d->scale.max,
+		.span = d->span,
+		.is_sampled = true,
+		.total = (double)d->n_cand};
+
+	for (uint32_t i = d->begin; i < d->end; i++)
+		one[i] = 1;
+	if (d->n_cand < d->n)
+		d->scan->keep(d->x + d->begin, -FLT_MAX, one + d->begin, span_len(d));
+	apply_cut(d, d->x, find_cut(d, &by_count, k));
+}
+
 static void gather_best(struct nsv_draw *d)
 {
 	uint32_t k = top_k_of(d);
 	struct nsv_sampler *s = d->s;
 
-	if (!is_heap_work(d, k))
+	if (!is_heap_work(d, k)) {
+		if (k > 0 && k < d->n / FEW)
+			apply_top_k(d, s->weight); /* they get their own when they are together */
 		return;
+	}
 	leave(d);
 	if (d->gone)
 		return;
@@ -333,6 +485,8 @@ static void gather_best(struct nsv_draw *d)
 
 static void weigh(struct nsv_draw *d)
 {
+	if (d->is_weighed)
+		return;
 	d->total = add_sums(d, d->scan->weigh(d->x + d->begin, span_len(d), &d->scale,
 				      d->s->weight + d->begin));
 }
@@ -342,17 +496,13 @@ static void add_up(struct nsv_draw *d)
 	d->total = add_sums(d, d->scan->sum(d->s->weight + d->begin, span_len(d)));
 }
 
-/* Each counts as one. */
 static void cut_top_k(struct nsv_draw *d)
 {
 	uint32_t k = top_k_of(d);
-	float *one = d->s->key;
 
 	if (k == 0 || d->n <= k)
 		return;
-	for (uint32_t i = d->begin; i < d->end; i++)
-		one[i] = d->x[i] == -INFINITY ? 0 : 1;
-	apply_cut(d, d->x, find_cut(d, d->x, one, d->scale.max, d->span, k));
+	apply_top_k(d, d->s->key);
 	if (!d->gone)
 		add_up(d);
 }
@@ -368,24 +518,135 @@ static void cut_min_p(struct nsv_draw *d)
 		add_up(d);
 }
 
-/* All that weigh less than half an equal share of what may go cannot help to reach top_p: they are
- * left out before the cut is looked for. */
-static void drop_light(struct nsv_draw *d)
+static struct order by_weight(const struct nsv_draw *d)
 {
-	float top_p = d->in->params->top_p, low = (1 - top_p) / (float)d->n / 2;
+	return (struct order){.key = d->x,
+		.w = d->s->weight,
+		.max = d->scale.max,
+		.span = d->span,
+		.is_sampled = true,
+		.total = d->total,
+		.slope = d->scale.scale};
+}
 
-	if (top_p < 1)
-		close_up(d, add_counts(d, keep_span(d, d->s->weight, low, d->begin, d->end)));
+static double top_p_goal(const struct nsv_draw *d, double total)
+{
+	return fmax(d->in->params->top_p * total, DBL_MIN);
 }
 
 static void cut_top_p(struct nsv_draw *d)
 {
-	float top_p = d->in->params->top_p;
+	const struct order order = by_weight(d);
 
-	if (top_p >= 1)
+	if (d->in->params->top_p < 1 && !d->has_top_p)
+		apply_cut(d, d->x, find_cut(d, &order, top_p_goal(d, d->total)));
+}
+
+/* ---- The head */
+
+/* The sum over some stretches of the row of all weights below 2^low, times what is not in them. */
+static double guess_tail(const struct nsv_draw *d, float low, uint32_t *ret_n_head)
+{
+	uint32_t n, n_head = 0, place[STRETCH];
+	double sum = 0;
+
+	for (uint32_t i = 0; d->n - i >= STRETCH; i += nsv_min(STRETCH * 16, d->n - i)) {
+		sum += d->scan->estimate(d->x + i, STRETCH, &d->scale, low, STRETCH, place, &n);
+		n_head += n;
+	}
+	*ret_n_head = n_head * 16;
+	return sum * 16;
+}
+
+/* Where a head seems to end that is neither long nor too light: t; 0: nowhere. */
+static float guess_head(const struct nsv_draw *d)
+{
+	const float lows[] = {-9, -12, -16};
+	const struct nsv_params *p = d->in->params;
+	uint32_t n_head;
+
+	if (p->min_p > 0)
+		return p->min_p >= MIN_P_LEAST ? log2f(p->min_p) - 0.01f : 0;
+	double total = 1 + guess_tail(d, INFINITY, &n_head); /* the largest is in no stretch */
+	for (size_t i = 0; i < NSV_ARRAY_LEN(lows); i++) {
+		double tail = guess_tail(d, lows[i], &n_head);
+
+		if (n_head > d->n / FEW)
+			break;
+		if (tail < (double)(1 - p->top_p) * total / 2)
+			return lows[i];
+	}
+	return 0;
+}
+
+/* Whether all totals that the tail allows cut the head at one place, and cuts it there. */
+static bool cut_head(struct nsv_draw *d, double tail, uint32_t n_row)
+{
+	double off = tail * ESTIMATE_OFF + n_row * (double)d->scale.grain * 0x1p-23;
+	double most = top_p_goal(d, d->total + tail + off);
+	double least = top_p_goal(d, d->total + fmax(tail - off, 0));
+	const struct order order = by_weight(d);
+
+	if (d->total < most)
+		return false;
+	struct nsv_sample_cut cut = find_cut(d, &order, least);
+	if (cut.sum < most)
+		return false;
+	apply_cut(d, d->x, cut);
+	return true;
+}
+
+/* The head that the members listed becomes the row of the first one. Returns whether top-p cut it,
+ * or needs not. */
+static bool take_head(struct nsv_draw *d, const struct nsv_sample_share *slots, float low)
+{
+	const struct nsv_draw whole = *d;
+	uint32_t begin, end, n = 0;
+	double tail = 0;
+
+	for (uint32_t i = 0; i < whole.part->count; i++) {
+		find_span(&whole, i, &begin, &end);
+		n = gather(d, d->s->place + begin, slots[i].n, begin, n);
+		tail += slots[i].sum;
+	}
+	leave(d);
+	set_left(d, n);
+	d->span = fminf(d->span, -low / d->scale.scale);
+	weigh(d);
+	d->is_weighed = true;
+	d->has_top_p = d->in->params->min_p <= 0;
+	if (!d->has_top_p || cut_head(d, tail, whole.n))
+		return true;
+	*d = whole;
+	return false;
+}
+
+/* Where a head is enough only that is left. */
+static void gather_head(struct nsv_draw *d)
+{
+	const struct nsv_params *p = d->in->params;
+	uint32_t most = d->n / FEW;
+
+	if (d->n < HEAD_LEAST || d->id || top_k_of(d) > 0 || (p->min_p <= 0 && p->top_p >= 1))
 		return;
-	apply_cut(d, d->x, find_cut(d, d->x, d->s->weight, d->scale.max, d->span,
-				   fmax(top_p * d->total, DBL_MIN)));
+	float low = guess_head(d);
+	if (low >= 0)
+		return;
+	struct nsv_sample_share mine = {0};
+	mine.sum = d->scan->estimate(d->x + d->begin, span_len(d), &d->scale, low, most,
+		d->s->place + d->begin, &mine.n);
+	const struct nsv_sample_share *slots = meet(d, &mine);
+	uint64_t n = 0;
+	for (uint32_t i = 0; i < d->part->count; i++)
+		n += slots[i].n;
+	if (n > most)
+		return;
+	const struct nsv_part *part = d->part;
+	if (part->index == 0)
+		d->s->is_enough = take_head(d, slots, low);
+	nsv_team_barrier(part);
+	if (d->s->is_enough && part->index != 0)
+		leave(d);
 }
 
 /* The entropy lies where ln p is its own mean, and so does t. */
@@ -399,19 +660,22 @@ static void cut_typical(struct nsv_draw *d)
 		d, d->scan->moment(d->x + d->begin, w + d->begin, span_len(d), &d->scale));
 	d->scan->nearness(d->x + d->begin, span_len(d), &d->scale, (float)(moment / d->total),
 		key + d->begin);
-	apply_cut(d, key, find_cut(d, key, w, 0, d->span * d->scale.scale,
-				  fmax(typical_p * d->total, DBL_MIN)));
+	const struct order by_nearness = {
+		.key = key, .w = w, .span = d->span * d->scale.scale};
+	apply_cut(d, key, find_cut(d, &by_nearness, fmax(typical_p * d->total, DBL_MIN)));
 }
 
 static void draw(struct nsv_draw *d)
 {
 	double goal = nsv_uniform(d->in->seed, d->in->branch, d->in->position) * d->total;
 	const float *w = d->s->weight;
-	struct nsv_sample_share mine = {.sum = d->scan->sum(w + d->begin, span_len(d))};
-	const struct nsv_sample_share *slots = meet(d, &mine);
+	struct nsv_sample_share mine = {0};
 	uint32_t i = 0, begin, end;
 	double sum = 0;
 
+	if (d->part->count > 1)
+		mine.sum = d->scan->sum(w + d->begin, span_len(d));
+	const struct nsv_sample_share *slots = meet(d, &mine);
 	for (; i + 1 < d->part->count && sum + slots[i].sum <= goal; i++)
 		sum += slots[i].sum;
 	find_span(d, i, &begin, &end);
@@ -458,8 +722,8 @@ double nsv_draw_log_sum(struct nsv_draw *d, const struct nsv_scan_range *range)
 int32_t nsv_draw_token(struct nsv_draw *d, const float *x, size_t n_cand,
 	const struct nsv_scan_range *range)
 {
-	static void (*const steps[])(struct nsv_draw *d) = {gather_best, weigh, cut_top_k,
-		cut_min_p, drop_light, cut_top_p, cut_typical, draw};
+	static void (*const steps[])(struct nsv_draw *d) = {gather_best, gather_head, weigh,
+		cut_top_k, cut_min_p, cut_top_p, cut_typical, draw};
 	float temperature = d->in->params->temperature, scale = (float)M_LOG2E / temperature;
 
 	d->n_cand = n_cand;

@@ -23,6 +23,7 @@ struct nsv_draw {
 	size_t n_cand; /* of the row: how many may come */
 	struct nsv_scan_scale scale;
 	float span;   /* all that have a weight lie within it below the largest */
+	bool is_weighed, has_top_p; /* the head: that is done already */
 	double total; /* of s->weight (n) */
 	int32_t token;
 };

@@ -89,6 +89,7 @@ struct nsv_sampler {
 	struct nsv_sample_share *share; /* (2, n_member) */
 	double *mass;			/* (n_member, NSV_SCAN_BUCKETS) */
 	struct nsv_sample_cut cut;
+	bool is_enough; /* the head (daemon/sample-draw.c) */
 	const float *x; /* logits after steps 3 to 6, of which n_cand may come */
 	size_t n_cand;
 	uint32_t n_end;

@@ -46,12 +46,21 @@ struct nsv_scan {
 	/* w = 0 where key < low. Returns how many keys are not. key may be w. */
 	uint32_t (*keep)(const float *key, float low, float *w, uint32_t n);
 	double (*sum)(const float *w, uint32_t n);
+	/* Without weights: the sum of 2^t, within 2^-17 of itself, over all with t <= low, less than
+	 * 2^-126 counting as that; the places of the others, growing, to out, and how many. Where they
+	 * are more than `most` it may stop: then *ret_n is, and the rest is not to be used. */
+	double (*estimate)(const float *x, uint32_t n, const struct nsv_scan_scale *s, float low,
+		uint32_t most, uint32_t *out, uint32_t *ret_n);
+	/* The sum of w where key >= high; the places with low <= key < high, growing, to out. */
+	double (*part)(const float *key, const float *w, uint32_t n, float low, float high,
+		uint32_t *out, uint32_t *ret_n);
 	/* The first place where `sum` and the weights so far exceed the goal, which is less than with
 	 * all. */
 	uint32_t (*find)(const float *w, uint32_t n, double sum, double goal);
 
-	/* Adds each weight to its bucket: mass (NSV_SCAN_BUCKETS). */
-	void (*add_mass)(const float *key, const float *w, uint32_t n,
+	/* Adds each weight to its bucket: mass (NSV_SCAN_BUCKETS). With step > 1 only every step-th
+	 * sixteen of them. */
+	void (*add_mass)(const float *key, const float *w, uint32_t n, uint32_t step,
 		const struct nsv_scan_split *s, double *mass);
 	/* The places whose keys are in the bucket, growing, to out. Returns how many. */
 	uint32_t (*list_bucket)(const float *key, uint32_t n, const struct nsv_scan_split *s,

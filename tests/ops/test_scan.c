@@ -116,20 +116,22 @@ static void check_places(const struct nsv_scan *s, struct data *d)
 	assert_int_equal(s->first(d->x, from, d->n, low), at);
 }
 
+/* Of all, or of every third sixteen. */
 static void check_buckets(const struct nsv_scan *s, struct data *d)
 {
 	const float scales[] = {100, 1, FLT_MAX, FLT_MIN};
 	const struct nsv_scan_split split = {d->scale.max, scales[t_below(4)]};
 	double mass[NSV_SCAN_BUCKETS] = {0}, want[NSV_SCAN_BUCKETS] = {0};
-	uint32_t bucket[MOST], probe = t_below(d->n), n = 0;
+	uint32_t bucket[MOST], probe = t_below(d->n), n = 0, step = t_below(2) ? 1 : 3;
 
 	s->weigh(d->x, d->n, &d->scale, d->w);
-	s->add_mass(d->x, d->w, d->n, &split, mass);
+	s->add_mass(d->x, d->w, d->n, step, &split, mass);
 	for (uint32_t i = 0; i < d->n; i++) {
 		float b = (split.max - d->x[i]) * split.scale;
 
 		bucket[i] = (uint32_t)rintf(fminf(b, NSV_SCAN_BUCKETS - 1));
-		want[bucket[i]] += (double)d->w[i];
+		if (i / 16 % step == 0)
+			want[bucket[i]] += (double)d->w[i];
 	}
 	assert_memory_equal(mass, want, sizeof(mass));
 	uint32_t n_list = s->list_bucket(d->x, d->n, &split, bucket[probe], d->out);
@@ -160,6 +162,46 @@ static void check_weights(const struct nsv_scan *s, struct data *d)
 	total = s->weigh(d->x, d->n, &d->scale, NULL);
 	assert_true(total == (double)sum * unit);
 	assert_true(s->sum(d->w, d->n) == total);
+}
+
+/* What is counted as a head varies: none, all, some. */
+static void check_estimate(const struct nsv_scan *s, struct data *d)
+{
+	float low = t_below(3) ? exponent(d, t_below(d->n)) : t_below(2) ? 0 : -INFINITY;
+	uint32_t n = 0, n_list, most = t_below(4) ? d->n : t_below(d->n);
+	double want = 0, have = s->estimate(d->x, d->n, &d->scale, low, most, d->out, &n_list);
+
+	for (uint32_t i = 0; i < d->n; i++)
+		if (!(exponent(d, i) > low))
+			want += exp2(fmax((double)exponent(d, i), -126));
+		else if (n_list <= most)
+			assert_true(n < n_list && d->out[n++] == i);
+		else
+			n++;
+	if (n_list > most) {
+		assert_true(n > most);
+		return;
+	}
+	assert_int_equal(n, n_list);
+	assert_true(fabs(have - want) <= 0x1p-17 * want);
+}
+
+static void check_part(const struct nsv_scan *s, struct data *d)
+{
+	float high = t_below(4) ? d->x[t_below(d->n)] : INFINITY, low = d->x[t_below(d->n)];
+	uint32_t n = 0, n_list;
+	double sum = 0;
+
+	low = t_below(4) ? fminf(low, high) : -INFINITY;
+	s->weigh(d->x, d->n, &d->scale, d->w);
+	double have = s->part(d->x, d->w, d->n, low, high, d->out, &n_list);
+	for (uint32_t i = 0; i < d->n; i++)
+		if (d->x[i] >= high)
+			sum += (double)d->w[i];
+		else if (d->x[i] >= low)
+			assert_true(n < n_list && d->out[n++] == i);
+	assert_int_equal(n, n_list);
+	assert_true(have == sum);
 }
 
 static void check_moment(const struct nsv_scan *s, struct data *d)
@@ -223,6 +265,8 @@ TEST(range)
 TEST(places)
 TEST(buckets)
 TEST(weights)
+TEST(estimate)
+TEST(part)
 TEST(moment)
 TEST(cut)
 TEST(find)
@@ -234,6 +278,8 @@ int main(void)
 		cmocka_unit_test(test_places),
 		cmocka_unit_test(test_buckets),
 		cmocka_unit_test(test_weights),
+		cmocka_unit_test(test_estimate),
+		cmocka_unit_test(test_part),
 		cmocka_unit_test(test_moment),
 		cmocka_unit_test(test_cut),
 		cmocka_unit_test(test_find),

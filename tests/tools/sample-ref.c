@@ -18,13 +18,27 @@ static void draw_plain(float *logits, uint32_t n)
 		logits[i] = roundf(t_float(-spread, spread) * grid) / grid;
 }
 
+/* A bell and some likely ones above it: a sum of four is near enough. */
+static void draw_bell(float *logits, uint32_t n)
+{
+	float width = t_float(0.2f, 5), above = t_float(0, 20);
+	uint32_t one_in = 1 + t_below(n);
+
+	for (uint32_t i = 0; i < n; i++)
+		logits[i] = width * (t_float(-1, 1) + t_float(-1, 1) + t_float(-1, 1) +
+					    t_float(-1, 1)) +
+			    (t_below(one_in) ? 0 : above);
+}
+
 void sample_draw_logits(float *logits, uint32_t n)
 {
 	/* Equal ones, or hardly different, or too small or too large for most arithmetic. */
 	const float spreads[] = {0, 1e-6f, 1e-3f, 1e-40f, FLT_MAX};
 	float spread = spreads[t_below(5)], at = spread < 1 ? t_float(-3, 3) : 0;
 
-	if (t_below(4))
+	if (t_below(4) == 0)
+		draw_bell(logits, n);
+	else if (t_below(3))
 		draw_plain(logits, n);
 	else
 		for (uint32_t i = 0; i < n; i++)

@@ -49,6 +49,102 @@ static void test_against_reference(void **state)
 	}
 }
 
+/* The top-p that the i-th rank just reaches, or nearly so. */
+static float top_p_at(const float *x, uint32_t n, const struct nsv_params *params, uint32_t i)
+{
+	struct nsv_lp *sorted = calloc(n, sizeof(*sorted));
+	struct nsv_params all = *params;
+	float *w = calloc(n, sizeof(*w));
+	double sum = 0, total = 0;
+
+	all.top_p = all.typical_p = 1;
+	sample_ref_keep(x, n, &all, w);
+	sample_ref_sort(sorted, x, n);
+	for (uint32_t k = 0; k < n; k++) {
+		total += (double)w[sorted[k].id];
+		sum += k <= i ? (double)w[sorted[k].id] : 0;
+	}
+	free(sorted);
+	free(w);
+	return fminf((float)(sum / total), 1);
+}
+
+/* What samples see is unlike the rest: every sixteenth vector. */
+static void mislead(float *logits, uint32_t n)
+{
+	float below = t_float(-8, 8);
+
+	for (uint32_t i = 0; i < n; i++)
+		logits[i] = t_float(0, 4) + (i / 16 % 16 ? 0 : below);
+}
+
+/* Rows as long as vocabularies, of which heads and samples are taken; some that may not come. Cuts
+ * fall anywhere, and where one candidate more or less would do. */
+static void test_long_rows(void **state)
+{
+	static struct nsv_sample_lists lists;
+
+	(void)state;
+	for (int round = 0; round < 400; round++) {
+		uint32_t n = 4096 + t_below(round % 10 ? 8000 : 60000);
+		float *logits = calloc(n, sizeof(*logits)), *x = calloc(n, sizeof(*x));
+		struct nsv_params params = sample_draw_params(n);
+		const struct nsv_sample_in in = {
+			.logits = logits, .params = &params, .lists = &lists, .seed = t_rand()};
+		struct nsv_sampler s;
+		int32_t token;
+
+		sample_draw_logits(logits, n);
+		if (t_below(4) == 0)
+			mislead(logits, n);
+		lists.ban.n = t_below(2) ? 0 : t_below(200);
+		for (uint32_t i = 0; i < lists.ban.n; i++)
+			lists.ban.id[i] = (int32_t)(i * (n / 200) + t_below(n / 200));
+		assert_int_equal(nsv_sampler_init(&s, n, 1), 0);
+		uint32_t n_cand = sample_ref_adjust(&s, &in, x);
+		params.temperature = t_float(0.2f, 2);
+		if (t_below(2))
+			params.top_p =
+				top_p_at(x, n, &params, t_below(t_below(2) ? 50 : n_cand));
+		assert_int_equal(
+			nsv_sample_next(&s, &nsv_team_alone, &in, &token, NULL, 0), 0);
+		check_token(x, n, &params, nsv_uniform(in.seed, 0, 0), token);
+		nsv_sampler_deinit(&s);
+		free(logits);
+		free(x);
+	}
+}
+
+/* A few ids of which each matters, and a tail that cannot be reached: at top-p's edges between them,
+ * and one float beside, another of them more or less is another token. */
+static void test_edges(void **state)
+{
+	enum { N = 8192, N_LIKELY = 5 };
+	static float logits[N];
+	struct nsv_params params = nsv_params_default();
+	struct nsv_sampler s;
+	int32_t token;
+
+	(void)state;
+	assert_int_equal(nsv_sampler_init(&s, N, 1), 0);
+	params.temperature = 1;
+	for (uint64_t round = 0; round < 150; round++) {
+		for (uint32_t i = 0; i < N; i++)
+			logits[i] = t_float(-12, -9);
+		for (uint32_t i = 0; i < N_LIKELY; i++)
+			logits[t_below(N)] = t_float(0, 1);
+		float edge = top_p_at(logits, N, &params, t_below(N_LIKELY - 1));
+		for (uint64_t k = 0; k < 3; k++) {
+			params.top_p = k == 0 ? edge : nextafterf(edge, k == 1 ? 0 : 1);
+			assert_int_equal(
+				sample_pick(&s, logits, &params, round, 0, k, &token, NULL, 0), 0);
+			check_token(logits, N, &params, nsv_uniform(round, 0, k), token);
+		}
+		params.top_p = 1;
+	}
+	nsv_sampler_deinit(&s);
+}
+
 /* Each pair of steps on logits where the other order would keep another set. Probabilities
  * 0.4 0.3 0.2 0.1 by rank. */
 static void test_order(void **state)
@@ -298,6 +394,8 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_against_reference),
+		cmocka_unit_test(test_long_rows),
+		cmocka_unit_test(test_edges),
 		cmocka_unit_test(test_order),
 		cmocka_unit_test(test_distribution),
 		cmocka_unit_test(test_greedy),
