@@ -1,34 +1,68 @@
-#!/bin/sh
-# Runs test programs one after another, shows what they print, counts cmocka's tests, and names the
-# five programs that took longest.
+#!/bin/bash
+# Runs test programs, as many at once as there are processors, shows in the order given what they
+# print, counts cmocka's tests, and names the five programs that took longest.
 #     run-tests.sh PROGRAM...
-# One that hangs ends after a quarter of an hour, and counts as failed.
+# JOBS= says how many at once. One that hangs ends after a quarter of an hour, and counts as failed.
 set -u
 
-passed=0 failed=0 bad=
-log=$(mktemp)
-times=$(mktemp)
-trap 'rm -f "$log" "$times"' EXIT
-for t in "$@"; do
-	echo "== $t"
+programs=("$@")
+jobs=${JOBS:-$(nproc)}
+next=0 passed=0 failed=0 bad=
+index=() began=() took=() statuses=()
+logs=$(mktemp -d)
+trap 'rm -rf "$logs"' EXIT
+# shellcheck disable=SC2046 # one word a process
+trap 'kill $(jobs -p); exit 130' INT TERM
+
+# A shell lets what it runs beside itself ignore SIGINT; tests are to find it as usual.
+start() {
+	[ $next -lt ${#programs[@]} ] || return 0
 	# shellcheck disable=SC2086 # a command and its options
-	begin=$(date +%s)
-	timeout 900 ${RUN:-} "$t" >"$log" 2>&1
-	status=$?
-	echo "$(($(date +%s) - begin)) s  $t" >>"$times"
-	cat "$log"
-	p=$(sed -n 's/^\[  PASSED  \] \([0-9]*\) test(s)\.$/\1/p' "$log" | tail -n 1)
-	f=$(sed -n 's/^\[  FAILED  \] \([0-9]*\) test(s), listed below:$/\1/p' "$log" | tail -n 1)
+	env --default-signal=INT,QUIT timeout 900 ${RUN:-} "${programs[next]}" \
+		>"$logs/$next" 2>&1 &
+	index[$!]=$next
+	began[next]=$SECONDS
+	next=$((next + 1))
+}
+
+# Waits for one of those that run to end, and starts another.
+finish() {
+	local pid status=0 i
+	wait -n -p pid || status=$?
+	i=${index[pid]}
+	statuses[i]=$status
+	took[i]=$((SECONDS - began[i]))
+	start
+}
+
+show() {
+	local i=$1 p f
+	echo "== ${programs[i]}"
+	cat "$logs/$i"
+	p=$(sed -n 's/^\[  PASSED  \] \([0-9]*\) test(s)\.$/\1/p' "$logs/$i" | tail -n 1)
+	f=$(sed -n 's/^\[  FAILED  \] \([0-9]*\) test(s), listed below:$/\1/p' "$logs/$i" | tail -n 1)
 	passed=$((passed + ${p:-0}))
 	failed=$((failed + ${f:-0}))
 	# A program that ends badly without saying so of a test counts as one.
-	if [ $status -ne 0 ]; then
+	if [ "${statuses[i]}" -ne 0 ]; then
 		[ "${f:-0}" -gt 0 ] || failed=$((failed + 1))
-		bad="$bad $t($status)"
+		bad="$bad ${programs[i]}(${statuses[i]})"
 	fi
+}
+
+while [ $next -lt "$jobs" ] && [ $next -lt ${#programs[@]} ]; do
+	start
+done
+for i in "${!programs[@]}"; do
+	until [ -n "${statuses[i]:-}" ]; do
+		finish
+	done
+	show "$i"
 done
 echo "longest:"
-sort -rn "$times" | head -n 5
+for i in "${!programs[@]}"; do
+	echo "${took[i]} s  ${programs[i]}"
+done | sort -rn | head -n 5
 [ -z "$bad" ] || echo "failed:$bad"
 echo "$passed passed, $failed failed"
 [ $failed -eq 0 ] && [ $passed -gt 0 ]
