@@ -4,7 +4,7 @@
 #define SCORE_VECS 2u
 #define VALUE_ROWS 6u
 #define AHEAD 32u
-#define NEARNESS 3
+#define NEARNESS 2
 
 #include "kernels/cpu/attention-place-impl.h"
 #include "kernels/cpu/attention-tiles-avx2.h"

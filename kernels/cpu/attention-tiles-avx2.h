@@ -68,7 +68,8 @@ ALWAYS_INLINE void score_tile(uint32_t rows, uint32_t vecs, bool half, const str
 		add_products(rows, vecs, half, q + d * ld, 1, k, acc);
 		UNROLL
 		for (uint32_t j = 0; j < vecs; j++) {
-			ask_ahead(next[j]);
+			if (!half || d % 2 == 0) /* two dimensions a line */
+				ask_ahead(next[j]);
 			next[j] += keys->stride;
 			k[j] += keys->stride;
 		}

@@ -17,10 +17,11 @@ ALWAYS_INLINE void score_rows(uint32_t rows, uint32_t vecs, bool half, const str
 		UNROLL
 		for (uint32_t j = 0; j < vecs; j++)
 			key[j] = load_vec(half, keys->k[j] + d * keys->stride);
-		if (ask)
+		if (ask) {
 			UNROLL
-		for (uint32_t j = 0; j < vecs; j++)
-			ask_ahead(keys->next[j] + d * keys->stride);
+			for (uint32_t j = 0; j < vecs; j++)
+				ask_ahead(keys->next[j] + d * keys->stride);
+		}
 		UNROLL
 		for (uint32_t r = 0; r < rows; r++) {
 			vf x = vf_set1(q[d * ld + r]);
