@@ -48,6 +48,7 @@ struct nsv_cuda_attn {
 	char *memory; /* the parts below and those of the lines, one allocation */
 	int64_t *prefill_ends;
 	uint32_t *ticket;
+	int32_t *prefill_tile;
 	float *partials, *shared_rows;
 };
 
@@ -114,7 +115,7 @@ static enum nsv_cuda_path choose_path(
 }
 
 enum line_part { STARTS, RUNS, CUTS, SPLITS, ENDS, N_LINE_PART };
-enum part { TICKET = 2 * N_LINE_PART, PREFILL_ENDS, PARTIALS, SHARED_ROWS, N_PART };
+enum part { TICKET = 2 * N_LINE_PART, PREFILL_TILE, PREFILL_ENDS, PARTIALS, SHARED_ROWS, N_PART };
 
 static void size_line(const decode_line &line, uint32_t max_seq, size_t len[N_LINE_PART])
 {
@@ -150,6 +151,7 @@ static bool lay_out(struct nsv_cuda_attn *attn, size_t off[N_PART])
 	size_line(attn->own, attn->limits.max_seq, len);
 	size_line(attn->shared, attn->limits.max_prefix, len + N_LINE_PART);
 	len[TICKET] = sizeof(uint32_t);
+	len[PREFILL_TILE] = sizeof(int32_t);
 	len[PREFILL_ENDS] = len[ENDS];
 	if (!size_partials(attn, &len[PARTIALS]) || !size_shared_rows(attn, &len[SHARED_ROWS]))
 		return false;
@@ -182,6 +184,7 @@ static int alloc_work(struct nsv_cuda_attn *attn, struct nsv_err *err)
 	place_line(&attn->own, attn->memory, off);
 	place_line(&attn->shared, attn->memory, off + N_LINE_PART);
 	attn->ticket = (uint32_t *)(attn->memory + off[TICKET]);
+	attn->prefill_tile = (int32_t *)(attn->memory + off[PREFILL_TILE]);
 	attn->prefill_ends = (int64_t *)(attn->memory + off[PREFILL_ENDS]);
 	attn->partials = (float *)(attn->memory + off[PARTIALS]);
 	attn->shared_rows = (float *)(attn->memory + off[SHARED_ROWS]);
@@ -314,11 +317,17 @@ static int check_batch(
 	return 0;
 }
 
-static int plan_line(const decode_line &line, const struct nsv_cuda_seq *seqs, uint32_t n_seq,
-	const work_shape &prefill, int64_t *prefill_ends, cudaStream_t stream)
+/* The line's plan, and prefill's beside it. */
+static int plan_line(const struct nsv_cuda_attn *attn, const decode_line &line,
+	const struct nsv_cuda_seq *seqs, uint32_t n_seq, bool has_prefill, cudaStream_t stream)
 {
 	plan_args args = {line.work, seqs, (int32_t)n_seq, line.n_block, line.ends, line.starts,
-		line.runs, line.cuts, prefill, prefill_ends};
+		line.runs, line.cuts, attn->prefill, 0, 0, NULL, attn->prefill_tile};
+	if (has_prefill) {
+		args.prefill_least = prefill_least_tile(attn->shape.head_dim, args.prefill.group);
+		args.prefill_few = (int32_t)attn->cuda->n_sm / 2;
+		args.prefill_ends = attn->prefill_ends;
+	}
 	return plan_launch(args, stream);
 }
 
@@ -330,11 +339,10 @@ int nsv_cuda_attn_plan(struct nsv_cuda_attn *attn, const struct nsv_cuda_batch *
 		return r;
 	attn->is_fresh = true;
 	if (batch->n_prefix)
-		r = plan_line(attn->shared, batch->prefixes, batch->n_prefix, attn->prefill, NULL,
-			stream);
+		r = plan_line(attn, attn->shared, batch->prefixes, batch->n_prefix, false, stream);
 	if (r == 0)
-		r = plan_line(attn->own, batch->seqs, batch->n_seq, attn->prefill,
-			attn->prefill.row_tile ? attn->prefill_ends : NULL, stream);
+		r = plan_line(attn, attn->own, batch->seqs, batch->n_seq,
+			attn->prefill.row_tile != 0, stream);
 	return r < 0 ? fail_launch(r, "planning attention", err) : 0;
 }
 
@@ -466,6 +474,7 @@ static int make_prefill_args(const struct nsv_cuda_attn *attn, const decode_args
 	ret->seqs = batch->seqs;
 	ret->n_seq = (int32_t)batch->n_seq;
 	ret->ends = attn->prefill_ends;
+	ret->tile = attn->prefill_tile;
 	ret->ticket = attn->ticket;
 	int r = make_q_map(attn, common.q, 1, &ret->q_token, err);
 	if (r < 0)

@@ -111,6 +111,18 @@ __device__ void cut_line(const plan_args &args, int64_t *warp_sums)
 	__syncthreads();
 }
 
+/* Counts the items of prefill, and says how many rows they have. */
+__device__ void count_items(const plan_args &args, int64_t *warp_sums)
+{
+	work_shape shape = args.prefill;
+	auto weight = [&](const nsv_cuda_seq &seq) { return (int64_t)n_item(shape, seq); };
+	shape.row_tile = prefill_rows(args, lay_line(args, args.prefill_ends, weight, warp_sums));
+	if (shape.row_tile != args.prefill.row_tile)
+		lay_line(args, args.prefill_ends, weight, warp_sums);
+	if (threadIdx.x == 0)
+		*args.prefill_tile = shape.row_tile;
+}
+
 __global__ void __launch_bounds__(PLAN_THREADS) plan_kernel(const plan_args args)
 {
 	__shared__ int64_t warp_sums[PLAN_THREADS / 32];
@@ -122,10 +134,7 @@ __global__ void __launch_bounds__(PLAN_THREADS) plan_kernel(const plan_args args
 		args.runs[r] = {first_piece(args.shape, args.starts[r], args.starts[r + 1]),
 			args.starts[r + 1]};
 	if (args.prefill_ends)
-		lay_line(
-			args, args.prefill_ends,
-			[&](const nsv_cuda_seq &seq) { return (int64_t)n_item(args.prefill, seq); },
-			warp_sums);
+		count_items(args, warp_sums);
 }
 
 int plan_launch(const plan_args &args, cudaStream_t stream)

@@ -17,8 +17,11 @@ struct plan_args {
 	run_start *starts;	/* (n_block + 1) */
 	run *runs;		/* (n_block) */
 	int32_t *cuts;		/* (n_block) */
-	work_shape prefill;
-	int64_t *prefill_ends; /* (n_seq): items up to and with a sequence; NULL: no prefill */
+	work_shape prefill;	/* items of as many rows as there may be */
+	int32_t prefill_least;	/* rows of the smaller items */
+	int32_t prefill_few;	/* so few items may be smaller ones */
+	int64_t *prefill_ends;	/* (n_seq): items up to and with a sequence; NULL: no prefill */
+	int32_t *prefill_tile;	/* rows an item */
 };
 
 int plan_launch(const plan_args &args, cudaStream_t stream);

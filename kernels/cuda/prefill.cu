@@ -14,7 +14,11 @@
  *     tensor cores     S1 O0 | S1' O0' | S2 O1 | ...      a warpgroup's products while the other
  *     the rest               | P1      | P1'   | ...      makes weights; they take turns
  *
- * The step after an item's last is the next item's first: S of the one beside O of the other.
+ * The step after an item's last is the next item's first: S of the one beside O of the other. Its
+ * q has a place of its own, where shared memory allows it.
+ *
+ * Where items are few they have the rows of one warpgroup, and the others of a block nothing to do:
+ * a row's bits do not depend on its tile.
  *
  * A tile of rows is the heads of whole tokens, as q's boxes are: 63 of 64 rows where 3 heads share
  * keys. V has eight dims more than it has, all ones: their O is the sum of the weights. The panel
@@ -41,8 +45,8 @@
 namespace nsv
 {
 
-/* Named barriers: a warpgroup's turn, one each; or both warpgroups. */
-constexpr uint32_t TURN = 1, MAXIMA = 4, WEIGHTS = 5;
+/* Named barriers: a warpgroup's turn, one each; or all warpgroups. */
+constexpr uint32_t TURN = 1, MAXIMA = 4, WEIGHTS = 5, BEGUN = 6;
 constexpr int FAR_READS = 4;
 
 /* The end of the chunk that a step is in. */
@@ -61,9 +65,12 @@ template <typename E, int D> struct prefill_consumer {
 	const item *items;
 	int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
 	int group = __shfl_sync(~0u, threadIdx.x / GROUP_THREADS, 0); /* the same in a warp */
-	ring_at ring; /* the stage whose V comes next */
-	ring_at at;   /* the item's place */
-	uint32_t q_round = 0;
+	ring_at ring;		    /* the stage whose V comes next */
+	ring_at next;		    /* the stage whose K comes next */
+	bool is_late;		    /* that K was not there when last looked for */
+	ring_at at;		    /* the item's place */
+	ring_at q_at;		    /* where the next item's q comes */
+	uint32_t q, q_step, q_done; /* of the group: q, its panels' distance, who gives it back */
 	int32_t group_inverse = 65535 / args.shape.group + 1; /* of the heads that share keys */
 	tile_range seen[2], inner; /* keys of the rows; steps of which the warp's rows see all */
 	bool is_new;		   /* P is its chunk's first: O is to be set */
@@ -73,6 +80,9 @@ template <typename E, int D> struct prefill_consumer {
 	float near[Z::n_near], sums[2], m_total[2]; /* the total, but for what is far */
 	uint32_t p[Z::n_score / 2];
 	int p_at = 0; /* the buffer that P is in, where groups share it */
+	/* For how many groups this one arrives: all, where items have one tile of q and the others
+	 * nothing to do; there are no turns then. */
+	uint32_t n_arrive;
 
 	__device__ prefill_consumer(const prefill_args &a, const places<D> &sm, const item *list)
 	    : args(a), smem(sm), items(list)
@@ -126,7 +136,7 @@ template <typename E, int D> struct prefill_consumer {
 	{
 		mbar_wait(smem.item_full(at.i), at.round);
 		const item &it = items[at.i];
-		if (it.kv_head < 0)
+		if (it.kv_head < 0 || q_tile() >= it.n_q)
 			return false;
 		int32_t row = warp * 16;
 		seen[0] = row_keys(it, row + (lane >> 2));
@@ -135,8 +145,11 @@ template <typename E, int D> struct prefill_consumer {
 		inner = {(last.begin + STEP_KEYS - 1) / STEP_KEYS, first.end / STEP_KEYS};
 		step = it.steps.begin;
 		end = it.steps.end;
-		mbar_wait(smem.q_full(q_tile()), q_round);
-		q_round ^= 1;
+		mbar_wait(smem.q_full(q_at.i, q_tile()), q_at.round);
+		q = smem.q(q_at.i, q_tile());
+		q_step = smem.q_step(q_at.i, q_tile());
+		q_done = smem.q_empty(q_at.i, q_tile());
+		q_at.next(Z::n_ahead);
 		return true;
 	}
 
@@ -156,7 +169,7 @@ template <typename E, int D> struct prefill_consumer {
 	{
 		__syncwarp();
 		if (lane == 0)
-			mbar_arrive(empty);
+			mbar_arrive(empty, n_arrive);
 	}
 
 	/* S of the group's keys of a stage: begun. */
@@ -164,8 +177,7 @@ template <typename E, int D> struct prefill_consumer {
 	{
 #pragma unroll
 		for (int panel = 0; panel < Z::n_panel; panel++) {
-			uint32_t q = smem.q(q_tile()) + panel * smem.q_step(q_tile());
-			uint32_t a = wgmma_at(q, 16),
+			uint32_t a = wgmma_at(q + panel * q_step, 16),
 				 b = wgmma_at(smem.k(k_unit(stage), panel), 16);
 #pragma unroll
 			for (int ks = 0; ks < PANEL_DIMS / 16; ks++)
@@ -182,11 +194,11 @@ template <typename E, int D> struct prefill_consumer {
 			mbar_wait(smem.v_full(ring.i * Z::step_units + i), ring.round);
 	}
 
-	__device__ __forceinline__ void release_values() const
+	__device__ __forceinline__ void release_values(int stage) const
 	{
 #pragma unroll
 		for (int i = 0; i < Z::step_units; i++)
-			release(smem.v_empty(ring.i * Z::step_units + i));
+			release(smem.v_empty(stage * Z::step_units + i));
 	}
 
 	/* O += P V of the keys of a stage, and its sums: begun. */
@@ -211,9 +223,15 @@ template <typename E, int D> struct prefill_consumer {
 		wgmma_commit();
 	}
 
+	/* Nothing is done to the step's S before its maxima are taken. */
+	__device__ __forceinline__ bool is_plain() const
+	{
+		return !args.score.is_prepared() && step >= inner.begin && step < inner.end;
+	}
+
 	__device__ __forceinline__ void prepare_scores()
 	{
-		if (is_likely(!args.score.is_prepared()))
+		if (!args.score.is_prepared())
 			return;
 #pragma unroll
 		for (int i = 0; i < Z::n_score; i++)
@@ -228,7 +246,7 @@ template <typename E, int D> struct prefill_consumer {
 
 	__device__ __forceinline__ void mask()
 	{
-		if (is_likely(step >= inner.begin && step < inner.end))
+		if (step >= inner.begin && step < inner.end)
 			return;
 		int32_t end[2] = {key_from(seen[0].end), key_from(seen[1].end)};
 #pragma unroll
@@ -253,6 +271,47 @@ template <typename E, int D> struct prefill_consumer {
 		return fmaxf(x[0], x[1]);
 	}
 
+	/* Bits of the greatest of the thread's S of a row, if it is not negative: floats are then in
+	 * the order of their bits, and an instruction compares three. */
+	__device__ __forceinline__ int32_t thread_maximum_bits(int half) const
+	{
+		int32_t x[2] = {__float_as_int(s[half * 2]), __float_as_int(s[half * 2 + 1])};
+#pragma unroll
+		for (int i = 4; i + 4 < Z::n_score; i += 8)
+#pragma unroll
+			for (int j = 0; j < 2; j++)
+				x[j] = __vimax3_s32(x[j], __float_as_int(s[i + half * 2 + j]),
+					__float_as_int(s[i + 4 + half * 2 + j]));
+		constexpr int last = Z::n_score - 4;
+		return max(__vimax3_s32(x[0], x[1], __float_as_int(s[last + half * 2])),
+			__float_as_int(s[last + half * 2 + 1]));
+	}
+
+	/* Over the lanes of a row. */
+	template <typename T, typename F>
+	__device__ __forceinline__ static void over_row(T x[2], F greater)
+	{
+#pragma unroll
+		for (int d = 1; d < 4; d *= 2) {
+			x[0] = greater(x[0], __shfl_xor_sync(~0u, x[0], d));
+			x[1] = greater(x[1], __shfl_xor_sync(~0u, x[1], d));
+		}
+	}
+
+	/* The greatest S of the thread's rows. */
+	__device__ __forceinline__ void maxima(float x[2]) const
+	{
+		int32_t bits[2] = {thread_maximum_bits(0), thread_maximum_bits(1)};
+		over_row(bits, [](int32_t a, int32_t b) { return max(a, b); });
+		x[0] = __int_as_float(bits[0]);
+		x[1] = __int_as_float(bits[1]);
+		if (is_likely(!__any_sync(~0u, (bits[0] | bits[1]) < 0)))
+			return;
+		x[0] = thread_maximum(0);
+		x[1] = thread_maximum(1);
+		over_row(x, [](float a, float b) { return fmaxf(a, b); });
+	}
+
 	/* The maxima of both groups' keys. */
 	__device__ __forceinline__ void share_maxima(float x[2])
 	{
@@ -267,16 +326,15 @@ template <typename E, int D> struct prefill_consumer {
 	}
 
 	/* m becomes the references with S among them; f brings what the chunk has to them. */
-	__device__ __forceinline__ void references(float f[2])
+	__device__ __forceinline__ void references(bool is_plain, float f[2])
 	{
-		prepare_scores();
-		mask();
-		float x[2] = {thread_maximum(0), thread_maximum(1)};
-#pragma unroll
-		for (int d = 1; d < 4; d *= 2) {
-			x[0] = fmaxf(x[0], __shfl_xor_sync(~0u, x[0], d));
-			x[1] = fmaxf(x[1], __shfl_xor_sync(~0u, x[1], d));
+		if (!is_likely(is_plain)) {
+			prepare_scores();
+			mask();
 		}
+		float x[2];
+		pin(s);
+		maxima(x);
 		if constexpr (Z::wide)
 			share_maxima(x);
 #pragma unroll
@@ -434,13 +492,13 @@ template <typename E, int D> struct prefill_consumer {
 	/* Warpgroups issue their products in turn, where these do not go together. */
 	__device__ __forceinline__ void wait_turn()
 	{
-		if (!Z::wide)
+		if (!Z::wide && n_arrive == 1)
 			named_barrier(TURN + group, 2 * GROUP_THREADS);
 	}
 
 	__device__ __forceinline__ void pass_turn()
 	{
-		if (!Z::wide)
+		if (!Z::wide && n_arrive == 1)
 			named_barrier_arrive(TURN + (group + 1) % Z::groups, 2 * GROUP_THREADS);
 	}
 
@@ -449,14 +507,14 @@ template <typename E, int D> struct prefill_consumer {
 	{
 		pin(s);
 		release(smem.k_empty(k_unit(stage)));
-		if (step + 1 == end)
-			release(smem.q_empty(q_tile()));
+		if (step + 1 == end && lane == 0)
+			mbar_arrive(q_done);
 	}
 
 	/* S becomes weights, all but what more_weights() makes; f brings the chunk to them. */
-	__device__ __forceinline__ void make_weights(float f[2])
+	__device__ __forceinline__ void make_weights(bool is_plain, float f[2])
 	{
-		references(f);
+		references(is_plain, f);
 		weights<0, Z::n_early>();
 		if constexpr (Z::wide)
 			share_weights();
@@ -491,9 +549,12 @@ template <typename E, int D> struct prefill_consumer {
 		begin_scores(ring.i);
 		wgmma_wait<0>();
 		end_scores(ring.i);
-		make_weights(f);
+		make_weights(is_plain(), f);
 		more_weights();
 		end_weights();
+		next = ring;
+		next.next(Z::n_stage);
+		is_late = true;
 	}
 
 	/* O += P V, when V and P are there: begun. */
@@ -509,49 +570,57 @@ template <typename E, int D> struct prefill_consumer {
 	/* O of a step beside S of the next one, be it the next item's; false where there is none. */
 	__device__ __forceinline__ bool next_step()
 	{
-		ring_at next = ring;
 		float f[2], m_chunk[2] = {m[0], m[1]};
 		int place = at.i;
 		bool over = ++step == end, ends = step == stop;
-		if (over) {
-			at.next(N_PLACE);
-			if (!begin_item())
-				return false;
+		if (!Z::looks_ahead || !is_likely(!over && !is_late)) {
+			if (over) {
+				at.next(N_PLACE);
+				if (!begin_item())
+					return false;
+			}
+			mbar_wait(smem.k_full(k_unit(next.i)), next.round);
 		}
-		next.next(Z::n_stage);
-		mbar_wait(smem.k_full(k_unit(next.i)), next.round);
 		wait_turn();
 		pin(o);
 		wgmma_fence();
 		begin_scores(next.i);
+		uint32_t plain = __ballot_sync(~0u, is_plain()); /* none or all */
 		begin_output();
 		pass_turn();
 		if (ends)
 			m[0] = m[1] = M_NONE;
 		wgmma_wait<1>();
 		end_scores(next.i);
-		/* Always; a block of its own, or the assembler waits before it makes them. */
-		if (args.head_dim > 0)
-			make_weights(f);
+		int at_v = ring.i;
+		ring = next;
+		next.next(Z::n_stage);
+		bool is_there =
+			Z::looks_ahead && mbar_test(smem.k_full(k_unit(next.i)), next.round);
+		/* Always; in a block of its own, or the assembler waits for O before it makes them. */
+		if (plain != 1)
+			make_weights(plain != 0, f);
 		wgmma_wait<0>();
 		pin(o);
-		release_values();
+		release_values(at_v);
+		is_late = !is_there;
 		/* The rest of the weights beside what is done with O: other units. */
 		if (!ends) {
 			is_new = false;
 			scale_chunk(f);
 			more_weights();
+			end_weights();
 		} else if (!over) {
 			begin_chunk();
 			fold_chunk<false>(m_chunk);
 			more_weights();
+			end_weights();
 		} else {
 			begin_chunk();
 			end_item(place, m_chunk);
 			more_weights();
+			end_weights();
 		}
-		end_weights();
-		ring = next;
 		return true;
 	}
 
@@ -567,24 +636,28 @@ template <typename E, int D> struct prefill_consumer {
 
 	__device__ __forceinline__ void run()
 	{
-		if (!begin_item())
+		bool has_item = begin_item();
+		/* The place is not given to another item before all groups have looked. */
+		if (Z::n_q > 1)
+			named_barrier(BEGUN, Z::n_consumer);
+		if (!has_item)
 			return;
+		n_arrive = Z::n_q / __shfl_sync(~0u, items[at.i].n_q, 0);
+		if (group == Z::groups - 1)
+			pass_turn();
 		first_scores();
 		while (next_step())
 			continue;
 		last_step();
+		if (group == 0)
+			wait_turn();
 	}
 };
 
 template <typename E, int D>
 __device__ void consume(const prefill_args &args, const places<D> &smem, const item *items)
 {
-	prefill_consumer<E, D> c(args, smem, items);
-	if (c.group == sizes<D>::groups - 1)
-		c.pass_turn();
-	c.run();
-	if (c.group == 0)
-		c.wait_turn();
+	prefill_consumer<E, D>(args, smem, items).run();
 }
 
 template <int D> __device__ void init_barriers(const places<D> &smem)
@@ -601,9 +674,9 @@ template <int D> __device__ void init_barriers(const places<D> &smem)
 		mbar_init(smem.item_full(i), 1);
 		mbar_init(smem.item_empty(i), Z::n_warp + N_HELPER);
 	}
-	for (int g = 0; g < Z::n_q; g++) {
-		mbar_init(smem.q_full(g), 1);
-		mbar_init(smem.q_empty(g), Z::n_warp / Z::n_q);
+	for (int g = 0; g < Z::n_ahead * Z::n_q; g++) {
+		mbar_init(smem.q_full(0, g), 1);
+		mbar_init(smem.q_empty(0, g), Z::n_warp / Z::n_q);
 	}
 	mbar_init(smem.ending(), 1);
 	mbar_init_fence();
@@ -679,6 +752,12 @@ int32_t prefill_row_tile(uint32_t head_dim, int32_t group)
 {
 	const instance *i = find_instance(head_dim);
 	return i ? i->n_q * prefill_tile_tokens(group) * group : 0;
+}
+
+int32_t prefill_least_tile(uint32_t head_dim, int32_t group)
+{
+	const instance *i = find_instance(head_dim);
+	return i ? prefill_row_tile(head_dim, group) / i->n_q : 0;
 }
 
 int prefill_load()

@@ -21,29 +21,32 @@ __device__ __forceinline__ int32_t heads_together(const prefill_args &args, cons
 }
 
 /* Item i of a sequence: heads in sets, of a set the last row tiles first. */
-__device__ __forceinline__ int32_t item_at(
-	const prefill_args &args, const nsv_cuda_seq &seq, int32_t i, int32_t *ret_head)
+__device__ __forceinline__ int32_t item_at(const prefill_args &args, const work_shape &shape,
+	const nsv_cuda_seq &seq, int32_t i, int32_t *ret_head)
 {
-	int32_t n_tile = n_item(args.shape, seq) / args.shape.n_kv_head;
+	int32_t n_tile = n_item(shape, seq) / shape.n_kv_head;
 	int32_t together = heads_together(args, seq), head0 = i / (n_tile * together) * together;
-	int32_t n_head = min(together, args.shape.n_kv_head - head0);
+	int32_t n_head = min(together, shape.n_kv_head - head0);
 	i -= head0 * n_tile;
 	*ret_head = head0 + i % n_head;
-	return (n_tile - 1 - i / n_head) * args.shape.n_kv_head + *ret_head;
+	return (n_tile - 1 - i / n_head) * shape.n_kv_head + *ret_head;
 }
 
-__device__ item make_item(const prefill_args &args, int64_t ticket)
+/* `shape`: with the rows that the launch's items have. */
+template <int D>
+__device__ item make_item(const prefill_args &args, const work_shape &shape, int64_t ticket)
 {
 	item it;
+	it.n_q = shape.row_tile == args.shape.row_tile ? sizes<D>::n_q : 1;
 	int32_t s = find_seq(args.ends, args.n_seq, ticket);
 	it.seq = args.seqs[s];
 	int32_t i = (int32_t)(ticket - (s ? args.ends[s - 1] : 0));
-	int32_t at = item_at(args, it.seq, i, &it.kv_head);
-	tile_range rows = item_rows(args.shape, it.seq, at);
-	tile_range tiles = item_tiles(args.shape, it.seq, at);
+	int32_t at = item_at(args, shape, it.seq, i, &it.kv_head);
+	tile_range rows = item_rows(shape, it.seq, at);
+	tile_range tiles = item_tiles(shape, it.seq, at);
 	it.tok0 = rows.begin;
 	it.steps = {tiles.begin / STEP_TILES, step_end(tiles.end - 1) / STEP_TILES};
-	it.keys = {window_begin(args.shape, it.seq.n_past + rows.begin), it.seq.n_past + rows.end};
+	it.keys = {window_begin(shape, it.seq.n_past + rows.begin), it.seq.n_past + rows.end};
 	return it;
 }
 
@@ -67,10 +70,12 @@ __device__ void schedule(const prefill_args &args, const places<D> &smem, item *
 	int lane = threadIdx.x % 32;
 	int64_t n_item = args.ends[args.n_seq - 1], ticket = blockIdx.x;
 	uint32_t ending_round = 0;
+	work_shape shape = args.shape;
+	shape.row_tile = *args.tile;
 	for (ring_at at;; at.next(N_PLACE)) {
 		item it = {};
 		if (ticket < n_item)
-			it = make_item(args, ticket);
+			it = make_item<D>(args, shape, ticket);
 		else
 			it.kv_head = -1;
 		mbar_wait(smem.item_empty(at.i), at.round ^ 1);
@@ -195,19 +200,19 @@ __device__ void clear_unseen(
 /* A tile of q when the one before is done with: n_tok tokens a tile, at the end of a sequence one
  * by one. What no token is there for stays as it was: rows that go nowhere. */
 template <int D>
-__device__ void send_q(const prefill_args &args, const places<D> &smem, const item &it, int tile,
-	int32_t n_tok, int lane)
+__device__ void send_q(const prefill_args &args, const places<D> &smem, const item &it, int ahead,
+	int tile, int32_t n_tok, int lane)
 {
 	constexpr int n_panel = sizes<D>::n_panel;
 	int32_t group = args.shape.group, tok = it.tok0 + tile * n_tok;
 	int32_t n = max(min(n_tok, it.seq.n_query - tok), 0), step = n == n_tok ? n : 1;
 	const CUtensorMap *map = n == n_tok ? &args.q_tile : &args.q_token;
-	uint32_t full = smem.q_full(tile);
+	uint32_t full = smem.q_full(ahead, tile);
 	if (lane == 0)
 		mbar_arrive_expect(full, n * group * n_panel * ROW_BYTES);
 	__syncwarp();
 	for (int32_t i = lane, t; (t = i / n_panel * step) < n; i += 32) {
-		uint32_t dst = smem.q(tile) + i % n_panel * smem.q_step(tile);
+		uint32_t dst = smem.q(ahead, tile) + i % n_panel * smem.q_step(ahead, tile);
 		tma_load_3d(dst + t * group * ROW_BYTES, map, full, i % n_panel * PANEL_DIMS,
 			it.kv_head * group, it.seq.row0 + tok + t);
 	}
@@ -219,14 +224,14 @@ __device__ void load_rows(const prefill_args &args, const places<D> &smem, const
 {
 	int lane = threadIdx.x % 32;
 	int32_t n_tok = args.shape.row_tile / sizes<D>::n_q / args.shape.group;
-	ring_at at;
-	uint32_t rounds = 0, q_round = 0;
+	ring_at at, q_at;
+	uint32_t rounds = 0;
 	each_item<D>(smem, items, [&](const item &it) {
-		for (int tile = 0; tile < sizes<D>::n_q; tile++) {
-			mbar_wait(smem.q_empty(tile), q_round ^ 1);
-			send_q(args, smem, it, tile, n_tok, lane);
+		for (int tile = 0; tile < it.n_q; tile++) {
+			mbar_wait(smem.q_empty(q_at.i, tile), q_at.round ^ 1);
+			send_q(args, smem, it, q_at.i, tile, n_tok, lane);
 		}
-		q_round ^= 1;
+		q_at.next(sizes<D>::n_ahead);
 		clear_unseen(smem, it, at, rounds, lane);
 	});
 }

@@ -25,10 +25,12 @@ template <int D> struct sizes {
 	static constexpr int consumer_regs = groups == 3 ? 160 : 232;
 	static constexpr int loader_regs = groups == 3 ? 32 : 40;
 	static constexpr int n_panel = D / PANEL_DIMS;
-	static constexpr int n_q = wide ? 1 : groups;			   /* tiles of q an item */
+	static constexpr int n_q = wide ? 1 : groups; /* tiles of q an item */
+	static constexpr int n_ahead = wide ? 1 : 2;  /* items whose q there is place for */
 	static constexpr int keys = wide ? STEP_KEYS / groups : STEP_KEYS; /* of a product S */
 	static constexpr int dims = wide ? D / groups : D;		   /* of a product O */
 	static constexpr int n_stage = wide ? 1 : D == 64 ? 3 : 2;
+	static constexpr bool looks_ahead = D == 128; /* for K: registers allow it */
 	/* K and V come in units that have a barrier each. */
 	static constexpr int unit_keys = keys, unit_tiles = unit_keys / TILE;
 	static constexpr int step_units = STEP_KEYS / unit_keys, n_unit = n_stage * step_units;
@@ -39,10 +41,12 @@ template <int D> struct sizes {
 	static constexpr int n_far = wide ? 4 : D == 128 ? 5 : 8;
 	static constexpr int n_near = dims / 2 - 4 * n_far;
 	static constexpr int own_bytes = n_far * 32 * 16; /* a warp's */
-	/* Places of a panel of 64 rows: V, ones, q that has no gap among them, K, then P. */
+	/* Places of a panel of 64 rows: V, ones, q that has no gap among them, K, q of the second
+	 * item, P. */
 	static constexpr int ones = D == 64 ? 2 * n_stage : 10;
 	static constexpr int k0 = ones + 1 + (D == 64 ? n_q : n_panel);
-	static constexpr int p0 = k0 + STEP_TILES * n_stage * n_panel;
+	static constexpr int q2 = k0 + STEP_TILES * n_stage * n_panel;
+	static constexpr int p0 = q2 + (n_ahead - 1) * n_q * n_panel;
 	static constexpr int n_place = p0 + (wide ? 2 * STEP_TILES : 0);
 	static constexpr int max_bytes = wide ? groups * GROUP_ROWS * 4 : 0;
 	/* Barriers and alignment with them; the wide total lies in gaps. */
@@ -58,7 +62,8 @@ template <int D> struct sizes {
  *
  * V0 to V3 are pairs of panels of 64 keys: at 128 dims the halves of two stages, at 256 dims the
  * first half of the keys for either group, then the second. A panel of K has two places at 128
- * dims; at 256, K0 and K1 are halves of the keys. P has two buffers, a panel for 64 keys. */
+ * dims; at 256, K0 and K1 are halves of the keys. P has two buffers, a panel for 64 keys. Behind K,
+ * up to 128 dims: q of every other item. */
 template <int D> struct places {
 	using Z = sizes<D>;
 	uint32_t base;
@@ -87,12 +92,15 @@ template <int D> struct places {
 	{
 		return place(Z::k0 + (unit * Z::n_panel + panel) * Z::unit_tiles);
 	}
-	__device__ __forceinline__ uint32_t q_step(int group) const
+	/* From a panel of q to the next; `ahead`: of which of the items. */
+	__device__ __forceinline__ uint32_t q_step(int ahead, int group) const
 	{
-		return (D == 128 && !group ? 2 : 1) * PANEL_BYTES;
+		return (D == 128 && !ahead && !group ? 2 : 1) * PANEL_BYTES;
 	}
-	__device__ __forceinline__ uint32_t q(int group) const
+	__device__ __forceinline__ uint32_t q(int ahead, int group) const
 	{
+		if (ahead)
+			return place(Z::q2 + group * Z::n_panel);
 		return place(D == 128 && !group ? 1 : Z::ones + 1 + (D == 64 ? group : 0));
 	}
 	__device__ __forceinline__ uint32_t p(int buffer, int tile) const
@@ -143,24 +151,25 @@ template <int D> struct places {
 	{
 		return bar(5 * Z::n_unit + N_PLACE + i);
 	}
-	__device__ __forceinline__ uint32_t q_full(int group) const
+	__device__ __forceinline__ uint32_t q_full(int ahead, int group) const
 	{
-		return bar(5 * Z::n_unit + 2 * N_PLACE + group);
+		return bar(5 * Z::n_unit + 2 * N_PLACE + ahead * Z::n_q + group);
 	}
-	__device__ __forceinline__ uint32_t q_empty(int group) const
+	__device__ __forceinline__ uint32_t q_empty(int ahead, int group) const
 	{
-		return bar(5 * Z::n_unit + 2 * N_PLACE + Z::n_q + group);
+		return q_full(Z::n_ahead + ahead, group);
 	}
 	/* The last keys of the item will be asked for soon. */
 	__device__ __forceinline__ uint32_t ending() const
 	{
-		return bar(5 * Z::n_unit + 2 * N_PLACE + 2 * Z::n_q);
+		return q_full(2 * Z::n_ahead, 0);
 	}
 };
 
 /* What is done for an item; a head below 0 ends the work. */
 struct item {
 	nsv_cuda_seq seq;
+	int32_t n_q;	       /* tiles of q: all items of a launch have as many, or all have one */
 	int32_t kv_head, tok0; /* the first row's token */
 	tile_range steps;      /* of 128 keys */
 	tile_range keys;       /* that any row sees */

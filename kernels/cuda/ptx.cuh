@@ -84,6 +84,12 @@ __device__ __forceinline__ void mbar_arrive(uint32_t bar)
 	asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(bar) : "memory");
 }
 
+/* n arrivals at once. */
+__device__ __forceinline__ void mbar_arrive(uint32_t bar, uint32_t n)
+{
+	asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0], %1;" ::"r"(bar), "r"(n) : "memory");
+}
+
 __device__ __forceinline__ void mbar_arrive_expect(uint32_t bar, uint32_t n_byte)
 {
 	asm volatile(
@@ -99,6 +105,19 @@ __device__ __forceinline__ void mbar_wait(uint32_t bar, uint32_t parity)
 		     "@!done bra again;\n\t}" ::"r"(bar),
 		     "r"(parity)
 		     : "memory");
+}
+
+/* Is the phase over? Does not wait. */
+__device__ __forceinline__ bool mbar_test(uint32_t bar, uint32_t parity)
+{
+	uint32_t done;
+	asm volatile("{\n\t.reg .pred p;\n\t"
+		     "mbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2;\n\t"
+		     "selp.b32 %0, 1, 0, p;\n\t}"
+		     : "=r"(done)
+		     : "r"(bar), "r"(parity)
+		     : "memory");
+	return done;
 }
 
 /* Barriers initialised by one thread become visible to the copy engine. */

@@ -110,6 +110,13 @@ __host__ __device__ inline bool is_inside(const plan_args &args, const run_start
 	return a.seq < args.n_seq && a.tile > seq_tiles(args.shape, a.geom).begin;
 }
 
+/* Rows an item of prefill, where there would be n items of the most rows: the fewest if most
+ * multiprocessors would have none of them. */
+__host__ __device__ inline int32_t prefill_rows(const plan_args &args, int64_t n)
+{
+	return n <= args.prefill_few ? args.prefill_least : args.prefill.row_tile;
+}
+
 } // namespace nsv
 
 #endif

@@ -228,17 +228,30 @@ static void check_line(const line &l)
 	require(n == items.size(), "items that there are not");
 }
 
+/* Prefill's items are small where large ones would leave most multiprocessors without any. */
+static void check_prefill()
+{
+	plan_args args = {};
+	args.prefill.row_tile = 189;
+	args.prefill_least = 63;
+	args.prefill_few = 66;
+	require(prefill_rows(args, 0) == 63 && prefill_rows(args, 66) == 63, "few large items");
+	require(prefill_rows(args, 67) == 189, "many small items");
+}
+
 int main(int argc, char **argv)
 {
 	int n = argc > 1 ? atoi(argv[1]) : 2000, n_bad = 0;
 	uint64_t seed = argc > 2 ? strtoull(argv[2], nullptr, 0) : (uint64_t)time(nullptr);
 	printf("seed %llu\n", (unsigned long long)seed);
 	rng.seed(seed);
+	check_prefill();
+	n_bad += n_failed > 0;
 	for (int i = 0; i < n; i++) {
 		int before = n_failed;
 		check_line(random_line());
 		n_bad += n_failed > before;
 	}
-	printf("%d passed, %d failed\n", n - n_bad, n_bad);
+	printf("%d passed, %d failed\n", n + 1 - n_bad, n_bad);
 	return n_bad != 0;
 }
