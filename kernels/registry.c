@@ -101,3 +101,11 @@ void nsv_dispatch_attention(struct nsv_dispatch *dispatch, const struct nsv_part
 		dispatch->n_attention++;
 	dispatch->backend->attention(part, call);
 }
+
+void nsv_dispatch_attention_alone(struct nsv_dispatch *dispatch, const struct nsv_part *part,
+	const struct nsv_attn_call *call)
+{
+	if (part->index == 0)
+		dispatch->n_attention++;
+	dispatch->backend->attention(&nsv_team_alone, call);
+}

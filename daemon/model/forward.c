@@ -6,6 +6,8 @@
  *                 attention and after it
  *     some rows   products share out their outputs, what works row by row (norms, RoPE, gating,
  *                 the residual stream) shares out rows, in the shared lane: 10 meetings a layer
+ *                 Where each is a sequence's only one, and the members' histories are about as long,
+ *                 a member's rows attend apart from the others': 8 meetings
  *     few rows    as above, but each member works row by row on all rows, in a lane of its own,
  *                 for less than a meeting costs: 6 meetings a layer
  *
@@ -22,6 +24,7 @@ struct step {
 	const struct nsv_batch *batch;
 	struct nsv_attn_shape shapes[NSV_N_LAYER_KIND];
 	struct nsv_attn_plan plan; /* of both: no integer of it depends on the window */
+	bool attends_apart;
 	float *logits;
 };
 
@@ -42,6 +45,7 @@ struct walk {
 #define ROW_UNIT 16u  /* rows are taken in whole tiles of products */
 #define APART_ROWS 32u /* a member: from so many on rows are taken, not weights parted */
 #define TAKE_EACH 4u  /* times that a member takes rows at least, where there are enough */
+#define APART_KEYS 128u /* more than its share that a member reads in the time of two meetings */
 
 /* ---- Checks: nothing is written before they pass */
 
@@ -173,6 +177,13 @@ static void meet_product(const struct walk *w)
 	nsv_team_barrier(w->mul_part);
 }
 
+/* Before attention and after it. */
+static void meet_attention(const struct walk *w)
+{
+	if (!w->step->attends_apart)
+		meet(w);
+}
+
 /* After acts_set: nobody to meet in a lane of one's own. */
 static void meet_rows(const struct walk *w)
 {
@@ -202,6 +213,30 @@ static uint32_t choose_take(uint32_t n_row, uint32_t n_member)
 	if (n_row < APART_ROWS * n_member)
 		return 0;
 	return n < ROW_UNIT ? ROW_UNIT : n < NSV_LANE_ROWS ? n : NSV_LANE_ROWS;
+}
+
+/* May each member's rows attend apart? */
+static bool can_part_attention(const struct nsv_batch *b, uint32_t n_member)
+{
+	uint64_t total = 0, most = 0;
+
+	if (n_member == 1 || b->n_seq != b->n_row || b->n_row <= NSV_OWN_ROWS ||
+		choose_take(b->n_row, n_member))
+		return false;
+	for (uint32_t m = 0; m < n_member; m++) {
+		const struct nsv_part part = {.index = m, .count = n_member};
+		uint64_t n_key = 0;
+		size_t i, end;
+
+		for (nsv_part_range(&part, b->n_row, 1, &i, &end); i < end; i++) {
+			if (b->seqs[i].row0 != i || b->seqs[i].n_query != 1)
+				return false;
+			n_key += b->seqs[i].n_past;
+		}
+		most = nsv_max_u64(most, n_key);
+		total += n_key;
+	}
+	return most <= total / n_member + APART_KEYS;
 }
 
 static struct walk begin_walk(const struct step *s, const struct nsv_part *part)
@@ -370,10 +405,23 @@ static void store_kv(const struct walk *w, uint32_t layer)
 		w->step->batch->slots + w->share0, w->n_share);
 }
 
+/* This member's share of rows, each a sequence's only one. */
+static void attend_apart(const struct walk *w, struct nsv_attn_call *call)
+{
+	struct nsv_attn_plan plan = *call->plan;
+
+	if (w->n_share == 0)
+		return;
+	plan.n_seq = plan.grid[2] = w->n_share;
+	call->plan = &plan;
+	call->seqs += w->share0;
+	nsv_dispatch_attention_alone(w->step->dispatch, w->part, call);
+}
+
 static void attend(const struct walk *w, uint32_t layer)
 {
 	const struct nsv_scratch *s = &w->m->scratch;
-	const struct nsv_attn_call call = {
+	struct nsv_attn_call call = {
 		.shape = &w->step->shapes[nsv_layer_kind(&w->m->desc, layer)],
 		.seqs = w->step->batch->seqs,
 		.plan = &w->step->plan,
@@ -383,7 +431,10 @@ static void attend(const struct walk *w, uint32_t layer)
 		.out = s->attn,
 		.scratch = s->attention};
 
-	nsv_dispatch_attention(w->step->dispatch, w->part, &call);
+	if (w->step->attends_apart)
+		attend_apart(w, &call);
+	else
+		nsv_dispatch_attention(w->step->dispatch, w->part, &call);
 }
 
 static void gate_rows(const struct walk *w)
@@ -498,9 +549,9 @@ static void run_member(const struct nsv_part *part, void *arg)
 
 	for (uint32_t i = 0; i < w.m->desc.n_layer; i++) {
 		run_rows(&w, i);
-		meet(&w); /* attention reads the K and V of every row */
+		meet_attention(&w); /* it reads the K and V of every row */
 		attend(&w, i);
-		meet(&w); /* a row's heads come from all members */
+		meet_attention(&w); /* a row's heads come from all members */
 	}
 	run_rows(&w, w.m->desc.n_layer);
 	run_head(&w);
@@ -517,6 +568,7 @@ int nsv_model_forward(struct nsv_model *m, struct nsv_dispatch *dispatch,
 	ret = check(&s, err);
 	if (ret < 0)
 		return ret;
+	s.attends_apart = can_part_attention(batch, nsv_team_size(m->team));
 	nsv_team_run(m->team, run_member, &s);
 	return 0;
 }

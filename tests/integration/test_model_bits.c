@@ -212,6 +212,66 @@ static void test_dispatcher(void **state)
 	model_run_close(&r);
 }
 
+/* ---- Streams: as many rows as sequences */
+
+static _Atomic uint32_t n_apart; /* reads by a member alone */
+
+static void apart_attention(const struct nsv_part *part, const struct nsv_attn_call *call)
+{
+	n_apart += part->count == 1;
+	backend->attention(part, call);
+}
+
+#define N_STREAM 6
+
+/* Steps of all streams by three members: each by itself, as its logits alone have come. */
+static void check_streams(struct model_run *r, const uint32_t *n_prompt, bool apart)
+{
+	int32_t tokens[N_STREAM][MAX_PROMPT + N_DECODE];
+	struct model_seq seqs[N_STREAM];
+	struct model_feed feeds[N_STREAM];
+	float *want[N_STREAM], *have = new_logits(r, N_STREAM);
+
+	for (uint32_t s = 0; s < N_STREAM; s++) {
+		draw_tokens(r, tokens[s], n_prompt[s] + N_DECODE);
+		want[s] = new_logits(r, 1 + N_DECODE);
+		run_alone(r, tokens[s], n_prompt[s], n_prompt[s], want[s]);
+		model_seq_init(&seqs[s], n_prompt[s] + N_DECODE);
+		model_run_prefill(r, &seqs[s], tokens[s], n_prompt[s], n_prompt[s], have);
+	}
+	for (uint32_t i = 0; i < N_DECODE; i++) {
+		for (uint32_t s = 0; s < N_STREAM; s++)
+			feeds[s] = (struct model_feed){&seqs[s], tokens[s] + n_prompt[s] + i, 1, false};
+		n_apart = 0;
+		model_run_step(r, feeds, N_STREAM, have);
+		assert_int_equal(n_apart, apart ? 3 * nsv_model_get_desc(r->model)->n_layer : 0);
+		for (uint32_t s = 0; s < N_STREAM; s++)
+			expect_same(r, have + (size_t)s * r->n_vocab,
+				want[s] + (size_t)(i + 1) * r->n_vocab, 1, "streams");
+	}
+	for (uint32_t s = 0; s < N_STREAM; s++) {
+		model_seq_deinit(&seqs[s], r);
+		free(want[s]);
+	}
+	free(have);
+}
+
+/* Histories of about the same length are read by a member alone; a long one by all together. */
+static void test_streams(void **state)
+{
+	static const uint32_t equal[N_STREAM] = {20, 33, 17, 20, 31, 16};
+	static const uint32_t uneven[N_STREAM] = {20, 33, 17, 600, 31, 16};
+	struct subject *s = get_subject(state);
+	struct nsv_backend stub = *backend;
+	struct model_run r;
+
+	stub.attention = apart_attention;
+	model_run_open(&r, s->path, &stub, 3, MAX_ROW, N_TOKEN);
+	check_streams(&r, equal, true);
+	check_streams(&r, uneven, false);
+	model_run_close(&r);
+}
+
 static int open_run(void **state)
 {
 	struct subject *s = *state;
@@ -241,7 +301,7 @@ static int close_run(void **state)
 	cmocka_unit_test_prestate_setup_teardown(function, open_run, close_run, &(subject))
 #define TESTS(subject)                                                                             \
 	TEST(test_chunks, subject), TEST(test_batch, subject), TEST(test_threads, subject),        \
-		TEST(test_dispatcher, subject)
+		TEST(test_dispatcher, subject), TEST(test_streams, subject)
 
 int main(void)
 {
