@@ -139,10 +139,14 @@ check: ## install what the tests need, build, run all tests
 	@tests/tools/fetch-model.sh
 	@$(MAKE) --no-print-directory all check-tests
 
+# Programs whose threads take all processors would get in each other's way: they run alone.
+BUSY_TESTS := $(addprefix $(B)/tests/integration/test_,model_% serve engine branches tiny kv_dtype)
+run_tests = tests/tools/run-tests.sh $(filter-out $(BUSY_TESTS),$(1)) -- $(filter $(BUSY_TESTS),$(1))
+
 TESTS ?= $(UNIT_BIN)
 check-tests: all $(TESTS) check-abi check-includes
 	@tests/tools/check-man.sh
-	@tests/tools/run-tests.sh $(TESTS)
+	@$(call run_tests,$(TESTS))
 
 check-includes: ## that no folder includes what it may not
 	@tests/tools/check-includes.sh
@@ -152,14 +156,14 @@ QUICK_TESTS = $(filter-out $(B)/tests/integration/test_model_%,$(UNIT_BIN))
 check-asan: ## the tests under AddressSanitizer and UndefinedBehaviorSanitizer
 	@$(MAKE) --no-print-directory VARIANT=asan all quick-tests
 quick-tests: all $(QUICK_TESTS)
-	@NANOSERVE_QUICK=1 tests/tools/run-tests.sh $(QUICK_TESTS)
+	@NANOSERVE_QUICK=1 $(call run_tests,$(QUICK_TESTS))
 
 check-tsan: ## the tests where threads meet under ThreadSanitizer
 	@$(MAKE) --no-print-directory VARIANT=tsan all tsan-tests
 
 TSAN_TESTS := unit/kernels/test_team unit/shm/test_ring unit/client/test_client unit/daemon/test_mailbox unit/daemon/test_sample_team integration/test_tiny integration/test_engine integration/test_branches integration/test_restart
 tsan-tests: $(TSAN_TESTS:%=$(B)/tests/%)
-	@NANOSERVE_QUICK=1 tests/tools/run-tests.sh $^
+	@NANOSERVE_QUICK=1 $(call run_tests,$^)
 
 VALGRIND_TESTS := $(filter-out $(B)/tests/integration/%,$(UNIT_BIN))
 check-valgrind: ## the unit tests under valgrind, with the instruction sets that it knows

@@ -1,38 +1,53 @@
 #!/bin/bash
-# Runs test programs, as many at once as there are processors, shows in the order given what they
-# print, counts cmocka's tests, and names the five programs that took longest.
-#     run-tests.sh PROGRAM...
-# JOBS= says how many at once. One that hangs ends after a quarter of an hour, and counts as failed.
+# Runs test programs, as many at once as there are processors (JOBS= says another number), then those
+# after -- one after another. Shows in that order what they print, counts cmocka's tests, and names
+# the five programs that took longest.
+#     run-tests.sh PROGRAM... [-- PROGRAM...]
+# One that hangs ends after a quarter of an hour, and counts as failed.
 set -u
 
-programs=("$@")
 jobs=${JOBS:-$(nproc)}
-next=0 passed=0 failed=0 bad=
+programs=() n_beside=$#
+next=0 running=0 passed=0 failed=0 bad=
 index=() began=() took=() statuses=()
 logs=$(mktemp -d)
 trap 'rm -rf "$logs"' EXIT
 # shellcheck disable=SC2046 # one word a process
 trap 'kill $(jobs -p); exit 130' INT TERM
 
+for p in "$@"; do
+	if [ "$p" = -- ]; then
+		n_beside=${#programs[@]}
+	else
+		programs+=("$p")
+	fi
+done
+
+# The next program may begin.
+has_room() {
+	[ $next -lt ${#programs[@]} ] || return 1
+	[ $running -eq 0 ] || { [ $next -lt "$n_beside" ] && [ $running -lt "$jobs" ]; }
+}
+
 # A shell lets what it runs beside itself ignore SIGINT; tests are to find it as usual.
 start() {
-	[ $next -lt ${#programs[@]} ] || return 0
 	# shellcheck disable=SC2086 # a command and its options
 	env --default-signal=INT,QUIT timeout 900 ${RUN:-} "${programs[next]}" \
 		>"$logs/$next" 2>&1 &
 	index[$!]=$next
 	began[next]=$SECONDS
 	next=$((next + 1))
+	running=$((running + 1))
 }
 
-# Waits for one of those that run to end, and starts another.
+# Waits for one of those that run to end.
 finish() {
 	local pid status=0 i
 	wait -n -p pid || status=$?
 	i=${index[pid]}
 	statuses[i]=$status
 	took[i]=$((SECONDS - began[i]))
-	start
+	running=$((running - 1))
 }
 
 show() {
@@ -50,11 +65,11 @@ show() {
 	fi
 }
 
-while [ $next -lt "$jobs" ] && [ $next -lt ${#programs[@]} ]; do
-	start
-done
 for i in "${!programs[@]}"; do
 	until [ -n "${statuses[i]:-}" ]; do
+		while has_room; do
+			start
+		done
 		finish
 	done
 	show "$i"
