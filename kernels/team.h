@@ -1,5 +1,6 @@
 /* A team of threads that run one function together (SPMD), with a barrier between its phases.
- * Made for steps of 100 us: members spin for a bounded time, then sleep on a futex.
+ * Made for steps of 100 us: members spin for a bounded time, leaving their processor to whoever
+ * else wants it, then sleep on a futex.
  *
  * One owner thread creates, runs and frees a team; it is member 0 itself. */
 #ifndef NSV_KERNELS_TEAM_H

@@ -10,6 +10,7 @@
 
 #include <sched.h>
 #include <stdatomic.h>
+#include <sys/resource.h>
 #include <time.h>
 
 #include "kernels/team.h"
@@ -208,6 +209,46 @@ static void test_delay(void **unused)
 	nsv_team_free(team);
 }
 
+#define N_SHARED 200u
+
+struct sharing {
+	cpu_set_t all[2];
+	long n_sleep[2];
+};
+
+static long sleeps_of_thread(void)
+{
+	struct rusage u;
+	assert_int_equal(getrusage(RUSAGE_THREAD, &u), 0);
+	return u.ru_nvcsw; /* a yield is not one */
+}
+
+static void share_cpu_part(const struct nsv_part *part, void *arg)
+{
+	struct sharing *s = arg;
+	assert_int_equal(nsv_proc_stay_on(1, &s->all[part->index]), 0);
+	long before = sleeps_of_thread();
+	for (uint32_t p = 0; p < N_SHARED; p++)
+		nsv_team_barrier(part);
+	s->n_sleep[part->index] = sleeps_of_thread() - before;
+}
+
+/* Who waits for a member that has come to be on its own processor lets it on: none has to sleep for
+ * that, nor is a slice of the scheduler spun away. */
+static void test_shared_cpu(void **unused)
+{
+	struct nsv_team *team = NULL;
+	struct sharing s;
+	(void)unused;
+	if (getenv("NANOSERVE_QUICK") || nsv_team_cpus() < 2)
+		skip(); /* valgrind has threads wait for each other; a crowded team hardly spins */
+	assert_int_equal(nsv_team_new(2, &team), 0);
+	nsv_team_run(team, share_cpu_part, &s);
+	assert_int_equal(sched_setaffinity(0, sizeof(s.all[0]), &s.all[0]), 0);
+	assert_in_range(s.n_sleep[0] + s.n_sleep[1], 0, N_SHARED / 4);
+	nsv_team_free(team);
+}
+
 static void test_new_and_free(void **unused)
 {
 	struct nsv_team *team = NULL;
@@ -255,6 +296,7 @@ int main(void)
 		cmocka_unit_test(test_wake_after_idle),
 		cmocka_unit_test(test_resize),
 		cmocka_unit_test(test_delay),
+		cmocka_unit_test(test_shared_cpu),
 		cmocka_unit_test(test_new_and_free),
 		cmocka_unit_test(test_range),
 	};
