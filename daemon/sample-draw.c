@@ -29,7 +29,8 @@
 #define SAMPLE_LEAST 8192u /* a cut among so many begins with a sample: */
 #define SAMPLE_STEP 16u	   /* one in so many */
 #define HEAD_LEAST 4096u   /* rows of fewer are weighed whole */
-#define STRETCH 256u	   /* and of so many a sixteenth is looked at, to guess the head */
+#define STRETCH 128u	   /* and of so many one in so many is looked at, to guess the head: */
+#define STRETCH_STEP 32u
 #define MIN_P_LEAST 1e-6f  /* below, rounding may lift a weight to it */
 #define ESTIMATE_OFF 0x1p-16 /* more than twice what kernels/scan.h says */
 #define FEW 8u		  /* one in so many left: they are moved together */
@@ -148,16 +149,20 @@ static void close_up(struct nsv_draw *d, uint32_t n_left)
 
 /* ---- Cuts */
 
-/* The mass of each bucket, of one vector in `step`. All members' tables become one, of which each
- * adds up a span. */
-static const double *add_mass(struct nsv_draw *d, const float *key, const float *w,
-	const struct nsv_scan_split *split, uint32_t step)
+/* This member's table, empty. */
+static double *begin_mass(const struct nsv_draw *d)
 {
-	double *all = d->s->mass, *mine = all + (size_t)d->part->index * NSV_SCAN_BUCKETS;
+	double *mine = d->s->mass + (size_t)d->part->index * NSV_SCAN_BUCKETS;
+
+	return memset(mine, 0, NSV_SCAN_BUCKETS * sizeof(*mine));
+}
+
+/* All members' tables become one, of which each adds up a span. */
+static const double *merge_mass(const struct nsv_draw *d)
+{
+	double *all = d->s->mass;
 	size_t begin, end;
 
-	memset(mine, 0, NSV_SCAN_BUCKETS * sizeof(*mine));
-	d->scan->add_mass(key + d->begin, w + d->begin, span_len(d), step, split, mine);
 	nsv_team_barrier(d->part);
 	nsv_part_range(d->part, NSV_SCAN_BUCKETS, NSV_CACHE_LINE / sizeof(*all), &begin, &end);
 	for (uint32_t i = 1; i < d->part->count; i++)
@@ -165,6 +170,15 @@ static const double *add_mass(struct nsv_draw *d, const float *key, const float 
 			all[k] += all[i * NSV_SCAN_BUCKETS + k];
 	nsv_team_barrier(d->part);
 	return all;
+}
+
+/* The mass of each bucket, of one vector in `step`. */
+static const double *add_mass(struct nsv_draw *d, const float *key, const float *w,
+	const struct nsv_scan_split *split, uint32_t step)
+{
+	d->scan->add_mass(
+		key + d->begin, w + d->begin, span_len(d), step, split, begin_mass(d));
+	return merge_mass(d);
 }
 
 /* The bucket with which *sum reaches the goal; *sum is then that of the weights before it. */
@@ -311,31 +325,60 @@ static void guess_keys(const double *mass, const struct order *o,
 	*high = b > 0 ? split->max - ((float)b - 1) / split->scale : INFINITY;
 }
 
-/* By a sample: whether it was right. */
+/* Of the n places that this member listed, those between two keys: what they weigh by finer buckets,
+ * of all members together. */
+static const double *add_listed(
+	struct nsv_draw *d, const struct order *o, const struct nsv_scan_split *split, uint32_t n)
+{
+	const uint32_t *place = d->s->place + d->begin;
+	double *mine = begin_mass(d);
+
+	for (uint32_t i = 0; i < n; i++) {
+		uint32_t at = d->begin + place[i];
+		mine[bucket_of(o->key[at], split)] += (double)o->w[at];
+	}
+	return merge_mass(d);
+}
+
+/* Returns how many are left of n: those in the bucket. */
+static uint32_t keep_listed(const struct nsv_draw *d, const struct order *o,
+	const struct nsv_scan_split *split, uint32_t b, uint32_t n)
+{
+	uint32_t *place = d->s->place + d->begin, n_left = 0;
+
+	for (uint32_t i = 0; i < n; i++)
+		if (bucket_of(o->key[d->begin + place[i]], split) == b)
+			place[n_left++] = place[i];
+	return n_left;
+}
+
+/* By a sample: whether it was right. Each member looks at what it listed by itself: to fetch that
+ * from another's cache would take longer. */
 static bool find_by_sample(struct nsv_draw *d, const struct order *o,
 	const struct nsv_scan_split *split, double goal)
 {
-	const double *mass = add_mass(d, o->key, o->w, split, SAMPLE_STEP);
-	struct nsv_sample_share mine = {0};
-	double before = 0, sum = 0;
 	float low, high;
 
-	guess_keys(mass, o, split, goal, &low, &high);
+	guess_keys(add_mass(d, o->key, o->w, split, SAMPLE_STEP), o, split, goal, &low, &high);
+	const struct nsv_scan_split finer =
+		split_of(fminf(high, o->max), fminf(high, o->max) - fmaxf(low, o->max - o->span));
+	struct nsv_sample_share mine = {0};
 	mine.sum = d->scan->part(o->key + d->begin, o->w + d->begin, span_len(d), low, high,
 		d->s->place + d->begin, &mine.n);
-	const struct nsv_sample_share *slots = meet(d, &mine);
-	for (uint32_t i = 0; i < d->part->count; i++)
-		before += slots[i].sum;
-	uint32_t n = put_listed(d, o->key, slots);
-	if (d->part->index == 0) {
-		for (uint32_t i = 0; i < n; i++)
-			sum += (double)o->w[d->s->cand[i].id];
-		d->s->is_enough = before < goal && before + sum >= goal;
-		if (d->s->is_enough)
-			d->s->cut = cut_in(d->s, n, o->w, before, goal);
+	double sum = add_sums(d, mine.sum);
+	const double *mass = add_listed(d, o, &finer, mine.n);
+	bool is_right = sum < goal;
+	uint32_t b = find_bucket(mass, goal, &sum);
+	if (!is_right || sum + mass[b] < goal) {
+		nsv_team_barrier(d->part); /* all have read the mass */
+		return false;
 	}
+	mine.n = keep_listed(d, o, &finer, b, mine.n);
+	uint32_t n = put_listed(d, o->key, meet(d, &mine));
+	if (d->part->index == 0)
+		d->s->cut = cut_in(d->s, n, o->w, sum, goal);
 	nsv_team_barrier(d->part);
-	return d->s->is_enough;
+	return true;
 }
 
 /* By falling key, equals by id, the one with which the sum of w (n) reaches the goal. That is above
@@ -550,12 +593,12 @@ static double guess_tail(const struct nsv_draw *d, float low, uint32_t *ret_n_he
 	uint32_t n, n_head = 0, place[STRETCH];
 	double sum = 0;
 
-	for (uint32_t i = 0; d->n - i >= STRETCH; i += nsv_min(STRETCH * 16, d->n - i)) {
+	for (uint32_t i = 0; d->n - i >= STRETCH; i += nsv_min(STRETCH * STRETCH_STEP, d->n - i)) {
 		sum += d->scan->estimate(d->x + i, STRETCH, &d->scale, low, STRETCH, place, &n);
 		n_head += n;
 	}
-	*ret_n_head = n_head * 16;
-	return sum * 16;
+	*ret_n_head = n_head * STRETCH_STEP;
+	return sum * STRETCH_STEP;
 }
 
 /* Where a head seems to end that is neither long nor too light: t; 0: nowhere. */
@@ -567,13 +610,12 @@ static float guess_head(const struct nsv_draw *d)
 
 	if (p->min_p > 0)
 		return p->min_p >= MIN_P_LEAST ? log2f(p->min_p) - 0.01f : 0;
-	double total = 1 + guess_tail(d, INFINITY, &n_head); /* the largest is in no stretch */
 	for (size_t i = 0; i < NSV_ARRAY_LEN(lows); i++) {
 		double tail = guess_tail(d, lows[i], &n_head);
 
 		if (n_head > d->n / FEW)
 			break;
-		if (tail < (double)(1 - p->top_p) * total / 2)
+		if (tail < (double)(1 - p->top_p) * (1 + tail) / 2) /* the largest weighs 1 */
 			return lows[i];
 	}
 	return 0;

@@ -221,6 +221,16 @@ static double scan_sum(const float *w, uint32_t n)
 
 /* ---- Sums that leave some out */
 
+/* What is only estimated may be fused, where that is not slow. */
+ALWAYS_INLINE vf near_fma(vf a, vf b, float c)
+{
+#if defined(__AVX2__) || defined(VEC_NEON)
+	return vf_fma(a, b, vf_set1(c));
+#else
+	return vf_add(vf_mul(a, b), vf_set1(c));
+#endif
+}
+
 /* 2^-u, u >= 0, within 3e-6, by fewer terms than a weight has. */
 ALWAYS_INLINE vf exp2_near(vf u)
 {
@@ -228,10 +238,10 @@ ALWAYS_INLINE vf exp2_near(vf u)
 	vf f = vf_sub(vf_sub(vf_set1(SHIFT), whole), c);
 	vf y = vf_set1(9.5701020e-3f);
 
-	y = vf_add(vf_mul(y, f), vf_set1(5.5917861e-2f));
-	y = vf_add(vf_mul(y, f), vf_set1(2.4024745e-1f));
-	y = vf_add(vf_mul(y, f), vf_set1(6.9312182e-1f));
-	y = vf_add(vf_mul(y, f), vf_set1(9.9999926e-1f));
+	y = near_fma(y, f, 5.5917861e-2f);
+	y = near_fma(y, f, 2.4024745e-1f);
+	y = near_fma(y, f, 6.9312182e-1f);
+	y = near_fma(y, f, 9.9999926e-1f);
 	return vf_ldexp(y, whole);
 }
 
