@@ -360,6 +360,33 @@ static int parse_options(
 	return ret;
 }
 
+static int check_pool(const struct nsv_config *c, struct nsv_err *err)
+{
+	if (!c->kv_blocks || !c->kv_memory)
+		return 0;
+	return nsv_fail(err, -EINVAL, "kv_blocks and kv_memory both say how large the KV pool is: "
+				      "one of them is enough");
+}
+
+/* The command line over what the file said: of how large the pool is, one word there is over either
+ * here. */
+static int apply_options(struct nsv_config *c, int argc, char **argv, struct nsv_err *err)
+{
+	const uint32_t kv_blocks = c->kv_blocks;
+	const uint64_t kv_memory = c->kv_memory;
+	int ret = check_pool(c, err);
+
+	c->kv_blocks = 0;
+	c->kv_memory = 0;
+	if (ret == 0)
+		ret = parse_options(c, argc, argv, false, err);
+	if (ret == 0 && !c->kv_blocks && !c->kv_memory) {
+		c->kv_blocks = kv_blocks;
+		c->kv_memory = kv_memory;
+	}
+	return ret == 0 ? check_pool(c, err) : ret;
+}
+
 int nsv_config_init(struct nsv_config *c, int argc, char **argv, struct nsv_err *err)
 {
 	*c = (struct nsv_config){
@@ -378,14 +405,11 @@ int nsv_config_init(struct nsv_config *c, int argc, char **argv, struct nsv_err 
 	int ret = parse_options(c, argc, argv, true, err);
 
 	if (ret == 0)
-		ret = parse_options(c, argc, argv, false, err);
+		ret = apply_options(c, argc, argv, err);
 	if (ret == 0 && !c->model)
 		ret = nsv_fail(err, -EINVAL, "no model is named: --model FILE (see --help)");
 	if (c->limits.requests == 0)
 		c->limits.requests = c->max_requests;
-	if (ret == 0 && c->kv_blocks && c->kv_memory)
-		ret = nsv_fail(err, -EINVAL, "--kv-blocks and --kv-memory both say how large the "
-					     "KV pool is: one of them is enough");
 	if (ret != 0)
 		nsv_config_deinit(c);
 	return ret;

@@ -195,6 +195,47 @@ static void test_the_command_line_wins(void **state)
 	unlink(path);
 }
 
+/* A file's word on the pool and a line's, which may be of the other kind. */
+static int parse_pool(struct nsv_config *c, const char *text, const char *option, const char *value)
+{
+	char path[] = "/tmp/nanoserve-config-XXXXXX";
+	struct nsv_err err;
+	int fd = mkstemp(path);
+	char *argv[] = {"nanoserved", "--model", "m", "--config", path, (char *)option,
+		(char *)value, NULL};
+
+	assert_int_equal(write(fd, text, strlen(text)), strlen(text));
+	int ret = nsv_config_init(c, option ? 7 : 5, argv, &err);
+	if (ret < 0)
+		assert_non_null(strstr(err.text, "one of them"));
+	close(fd);
+	unlink(path);
+	return ret;
+}
+
+static void test_one_size_of_the_pool(void **state)
+{
+	static const char blocks[] = "{\"kv_blocks\": 5}", memory[] = "{\"kv_memory\": \"1GiB\"}";
+	static const char both[] = "{\"kv_blocks\": 5, \"kv_memory\": \"1GiB\"}";
+	struct nsv_config c;
+	(void)state;
+
+	assert_int_equal(parse_pool(&c, memory, "--kv-blocks", "7"), 0);
+	assert_true(c.kv_blocks == 7 && c.kv_memory == 0);
+	nsv_config_deinit(&c);
+	assert_int_equal(parse_pool(&c, blocks, "--kv-memory", "2GiB"), 0);
+	assert_true(c.kv_blocks == 0 && c.kv_memory == 2ull << 30);
+	nsv_config_deinit(&c);
+	assert_int_equal(parse_pool(&c, memory, "--threads", "1"), 0);
+	assert_true(c.kv_blocks == 0 && c.kv_memory == 1ull << 30);
+	nsv_config_deinit(&c);
+	assert_int_equal(parse_pool(&c, blocks, NULL, NULL), 0);
+	assert_true(c.kv_blocks == 5 && c.kv_memory == 0);
+	nsv_config_deinit(&c);
+	assert_int_equal(parse_pool(&c, both, NULL, NULL), -EINVAL);
+	assert_int_equal(parse_pool(&c, both, "--kv-blocks", "7"), -EINVAL);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -204,6 +245,7 @@ int main(void)
 		cmocka_unit_test(test_one_processor),
 		cmocka_unit_test(test_sizes),
 		cmocka_unit_test(test_the_command_line_wins),
+		cmocka_unit_test(test_one_size_of_the_pool),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
