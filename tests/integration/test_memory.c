@@ -164,6 +164,25 @@ static void test_prompts(void **state)
 	end();
 }
 
+/* A daemon that begins with too little for anybody says so, and what would help. */
+static void test_warning(void **state)
+{
+	const char *const jsons[] = {"{\"limits\": {\"prompt_bytes\": 67108864}}", JSON};
+	(void)state;
+
+	nsv_test_group_begin(&group);
+	nsv_test_group_leave(&group, 1024 * MIB); /* less than 40 times the longest prompt */
+	for (size_t i = 0; i < NSV_ARRAY_LEN(jsons); i++) {
+		nsv_test_group_add(&group, getpid());
+		nsv_serve(&served, jsons[i]);
+		nsv_test_group_drop(&group, getpid());
+		assert_int_equal(nsv_test_daemon_logged(&served.daemon, "are left for sessions"),
+			i == 0);
+		assert_int_equal(nsv_serve_stop(&served), 0);
+	}
+	nsv_test_group_end(&group);
+}
+
 /* What is freed goes back at once, as without AddressSanitizer. */
 static int start(void **state)
 {
@@ -179,6 +198,7 @@ int main(void)
 		cmocka_unit_test(test_large_sessions),
 		cmocka_unit_test(test_holes),
 		cmocka_unit_test(test_prompts),
+		cmocka_unit_test(test_warning),
 	};
 
 	return cmocka_run_group_tests(tests, start, NULL);

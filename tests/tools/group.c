@@ -75,12 +75,22 @@ void nsv_test_group_begin(struct nsv_test_group *g)
 	skip();
 }
 
-void nsv_test_group_add(const struct nsv_test_group *g, pid_t pid)
+static void move_to(const char *folder, pid_t pid)
 {
 	char text[16];
 
 	snprintf(text, sizeof(text), "%d", (int)pid);
-	assert_true(put(g->path, "cgroup.procs", text));
+	assert_true(put(folder, "cgroup.procs", text));
+}
+
+void nsv_test_group_add(const struct nsv_test_group *g, pid_t pid)
+{
+	move_to(g->path, pid);
+}
+
+void nsv_test_group_drop(const struct nsv_test_group *g, pid_t pid)
+{
+	move_to(g->v2 ? ROOT : ROOT "/memory", pid);
 }
 
 void nsv_test_group_leave(const struct nsv_test_group *g, uint64_t bytes)

@@ -16,6 +16,8 @@ struct nsv_test_group {
 void nsv_test_group_begin(struct nsv_test_group *g);
 /* What the process takes from now on counts there. */
 void nsv_test_group_add(const struct nsv_test_group *g, pid_t pid);
+/* And from now on in no group. */
+void nsv_test_group_drop(const struct nsv_test_group *g, pid_t pid);
 /* So many bytes more than are in use there now. */
 void nsv_test_group_leave(const struct nsv_test_group *g, uint64_t bytes);
 /* How often the limit has had somebody killed. */
