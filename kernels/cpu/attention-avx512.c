@@ -1,8 +1,8 @@
 /* Paged attention, compiled for AVX-512. */
 #define FN(name) nsv_cpu_##name##_avx512
-#define SCORE_ROWS 6u
+#define SCORE_ROWS 7u
 #define SCORE_VECS 4u
-#define VALUE_ROWS 6u
+#define VALUE_ROWS 7u
 #define VALUE_VECS 4u
 #define AHEAD 64u
 #define NEARNESS 2

@@ -190,7 +190,7 @@ static void value_all(const struct item *it, struct work *w, bool half, bool ask
 	uint32_t from, uint32_t to)
 {
 	struct values v = {.half = half, .row = w->v_row, .next = w->v_row + (ask ? AHEAD : 0)};
-	uint32_t rows = value_tile_rows(it->n_row);
+	uint32_t rows = even_rows(it->n_row, VALUE_ROWS);
 	for (uint32_t r = 0; r < it->n_row; r += rows) {
 		value_span(it, w, r, min_u32(it->n_row - r, rows), &v, strip, from, to);
 		v.next = v.row;

@@ -49,6 +49,13 @@ static uint32_t clamp_to(uint32_t x, uint32_t from, uint32_t n)
 	return x <= from ? 0 : min_u32(x - from, n);
 }
 
+/* The most rows of a tile, such that tiles are nearly alike. */
+static uint32_t even_rows(uint32_t n, uint32_t most)
+{
+	uint32_t n_tile = (n + most - 1) / most;
+	return (n + n_tile - 1) / n_tile;
+}
+
 /* ---- Addresses -------------------------------------------------------------------------- */
 
 static bool is_half(const struct nsv_attn_shape *s)

@@ -41,13 +41,6 @@ ALWAYS_INLINE void add_products(uint32_t rows, uint32_t vecs, bool half, const f
 	}
 }
 
-/* The most rows of a tile, such that tiles are nearly alike. */
-static uint32_t even_rows(uint32_t n, uint32_t most)
-{
-	uint32_t n_tile = (n + most - 1) / most;
-	return (n + n_tile - 1) / n_tile;
-}
-
 /* Groups of keys from j0 on. What is to be asked for, if nothing, is what is there. */
 ALWAYS_INLINE void score_tile(uint32_t rows, uint32_t vecs, bool half, const struct keys *keys,
 	bool ask, uint32_t j0, const float *q, size_t ld, uint32_t n, float *s)
@@ -123,12 +116,6 @@ __attribute__((noinline)) static void score_some(uint32_t vecs, const struct key
 		score_group(SCORE_VECS, true, keys, q, n_row, ld, n, s);
 	else
 		score_group(SCORE_VECS, false, keys, q, n_row, ld, n, s);
-}
-
-/* Rows of a tile, of n. */
-static uint32_t value_tile_rows(uint32_t n)
-{
-	return even_rows(n, VALUE_ROWS);
 }
 
 /* acc += p * v over the strip's keys [from, to); rows, vecs and half are constants where

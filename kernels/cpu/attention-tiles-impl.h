@@ -40,11 +40,12 @@ ALWAYS_INLINE void score_rows(uint32_t rows, uint32_t vecs, bool half, const str
 ALWAYS_INLINE void score_group(uint32_t vecs, const struct keys *keys, const float *q,
 	uint32_t n_row, size_t ld, uint32_t n, float *s)
 {
-	for (uint32_t r = 0; r < n_row; r += SCORE_ROWS) {
+	uint32_t rows = even_rows(n_row, SCORE_ROWS);
+	for (uint32_t r = 0; r < n_row; r += rows) {
 		const float *at = q + r;
 		float *to = s + r * STRIP;
 		bool ask = r == 0 && keys->next[0];
-		switch (min_u32(n_row - r, SCORE_ROWS)) {
+		switch (min_u32(n_row - r, rows)) {
 #define CASE(c)                                                                                    \
 	case c:                                                                                    \
 		if (keys->half)                                                                    \
@@ -59,6 +60,7 @@ ALWAYS_INLINE void score_group(uint32_t vecs, const struct keys *keys, const flo
 			CASE(4)
 			CASE(5)
 			CASE(6)
+			CASE(7)
 #undef CASE
 		}
 	}
@@ -72,13 +74,6 @@ static void score_some(uint32_t vecs, const struct keys *keys, const float *q, u
 		score_group(1, keys, q, n_row, ld, n, s);
 	else
 		score_group(SCORE_VECS, keys, q, n_row, ld, n, s);
-}
-
-/* Rows of a tile, of n. */
-static uint32_t value_tile_rows(uint32_t n)
-{
-	(void)n;
-	return VALUE_ROWS;
 }
 
 /* acc += p * v over the strip's keys [from, to); rows, vecs and half are constants where
@@ -147,6 +142,7 @@ static void value_some(uint32_t rows, const struct values *v, float *const *part
 		CASE(4)
 		CASE(5)
 		CASE(6)
+		CASE(7)
 #undef CASE
 	}
 }

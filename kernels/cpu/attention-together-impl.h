@@ -76,7 +76,7 @@ static void value_head(
 	const struct item *it, struct work *w, uint32_t r0, uint32_t from, uint32_t to)
 {
 	const struct nsv_attn_shape *s = it->call->shape;
-	uint32_t group = it->call->plan->group, rows = value_tile_rows(group);
+	uint32_t group = it->call->plan->group, rows = even_rows(group, VALUE_ROWS);
 	struct values v = {.half = is_half(s), .row = w->v_row, .next = w->v_row + AHEAD};
 	v.at = r0 / group * (size_t)s->v.head_stride * elem_len(v.half);
 	for (uint32_t r = r0; r < r0 + group; r += rows) {
