@@ -3,6 +3,9 @@
 
 #include <string.h>
 
+#define LIMIT_BURST 16u
+#define LIMIT_NS 1000000000u /* a line */
+
 static enum nsv_log_level log_max = NSV_LOG_INFO;
 static bool log_prefix;
 
@@ -41,4 +44,18 @@ void nsv_log(enum nsv_log_level level, const char *fmt, ...)
 	/* A log that cannot be written has nowhere to say so. */
 	ssize_t ignored = write(STDERR_FILENO, line, n + len + 1);
 	(void)ignored;
+}
+
+bool nsv_log_may(struct nsv_log_limit *limit, uint64_t now_ns, uint32_t *ret_unsaid)
+{
+	uint64_t paid_ns = nsv_max_u64(limit->paid_ns, now_ns) + LIMIT_NS;
+
+	if (paid_ns > now_ns + (uint64_t)LIMIT_BURST * LIMIT_NS) {
+		limit->n_unsaid++;
+		return false;
+	}
+	limit->paid_ns = paid_ns;
+	*ret_unsaid = limit->n_unsaid;
+	limit->n_unsaid = 0;
+	return true;
 }

@@ -11,6 +11,15 @@ enum nsv_log_level { NSV_LOG_ERROR = 3, NSV_LOG_WARNING = 4, NSV_LOG_INFO = 6, N
 void nsv_log_setup(enum nsv_log_level max, bool prefix);
 __attribute__((format(printf, 2, 3))) void nsv_log(enum nsv_log_level level, const char *fmt, ...);
 
+/* A limit to lines that somebody can cause at will: some at once, then one a second. */
+struct nsv_log_limit {
+	uint64_t paid_ns;  /* what was said is paid for at this time */
+	uint32_t n_unsaid; /* lines that the limit kept back since the last that it let through */
+};
+
+/* May a line be said now? If so, *ret_unsaid is how many were kept back before it. */
+bool nsv_log_may(struct nsv_log_limit *limit, uint64_t now_ns, uint32_t *ret_unsaid);
+
 #define nsv_error(...) nsv_log(NSV_LOG_ERROR, __VA_ARGS__)
 #define nsv_warning(...) nsv_log(NSV_LOG_WARNING, __VA_ARGS__)
 #define nsv_info(...) nsv_log(NSV_LOG_INFO, __VA_ARGS__)

@@ -5,6 +5,7 @@
 
 #include "daemon/config.h"
 #include "daemon/engine.h"
+#include "daemon/log.h"
 #include "daemon/loop.h"
 #include "daemon/memory.h"
 #include "daemon/seqs.h"
@@ -13,6 +14,8 @@
 #include "daemon/worker.h"
 
 struct nsv_session;
+
+#define NSV_SERVER_DROP_LIMITS 64
 
 struct nsv_server {
 	/* Borrowed. */
@@ -39,6 +42,7 @@ struct nsv_server {
 	uint32_t n_request;           /* in the engine */
 	uint64_t last_session_id, start_ns, hot_until_ns, reclaimed_ns;
 	uint64_t n_refused, n_dropped;
+	struct nsv_log_limit drops_said[NSV_SERVER_DROP_LIMITS]; /* by user; few share one */
 	bool stopping;
 	/* No request begins, and the end comes after the last. Of this daemon alone: one that comes
 	 * after a crash serves. */

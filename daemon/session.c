@@ -211,6 +211,20 @@ static void end_hello(struct nsv_session *se)
 		nsv_user_remove_hello(se->user);
 }
 
+/* A user that has itself dropped again and again fills no journal, nor keeps others' lines out. */
+static void say_drop(const struct nsv_session *se, const char *why)
+{
+	struct nsv_log_limit *limits = se->server->drops_said;
+	uint32_t n_unsaid;
+
+	if (!nsv_log_may(&limits[se->uid % NSV_SERVER_DROP_LIMITS], nsv_now_ns(), &n_unsaid))
+		return;
+	if (n_unsaid)
+		nsv_info("%u more sessions were dropped before, too many to name", n_unsaid);
+	nsv_info("session %llu of user %u, process %d, is dropped: %s",
+		(unsigned long long)se->id, se->uid, se->pid, why);
+}
+
 void nsv_session_drop(struct nsv_session *se, enum nsv_code code, const char *why)
 {
 	struct nsv_server *s = se->server;
@@ -218,8 +232,7 @@ void nsv_session_drop(struct nsv_session *se, enum nsv_code code, const char *wh
 	if (se->state == NSV_SESSION_CLOSING)
 		return;
 	if (why) {
-		nsv_info("session %llu of user %u, process %d, is dropped: %s",
-			(unsigned long long)se->id, se->uid, se->pid, why);
+		say_drop(se, why);
 		s->n_dropped++;
 	}
 	if (se->state == NSV_SESSION_HELLO) {

@@ -56,6 +56,9 @@ static void test_silent_connections_have_a_limit(void **state)
 		assert_int_equal(nsv_welcome_recv(fds[i], &w, &up_fd, &down_fd, &err), NSV_E_LIMIT);
 		assert_non_null(strstr(err.text, "without a hello"));
 	}
+	/* Each has its answer; the log, which anybody can fill, names some. */
+	assert_in_range(
+		nsv_test_logged(served.daemon.log, "is dropped"), 1, N - LIMIT - 1);
 	if (getuid() == 0)
 		assert_int_equal(nsv_user_end(nsv_user_begin(NSV_USER_A, open_and_close, NULL)), 0);
 	for (int i = 0; i < N; i++)
