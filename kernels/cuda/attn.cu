@@ -26,12 +26,14 @@ static constexpr int32_t SHARED_ROW_TILE = 16;
 struct decode_line {
 	decode_config config;
 	work_shape work;
-	int32_t n_block, slot_len;
+	int32_t n_block, slot_len, entries_len;
 	run_start *starts;
 	run *runs;
-	int32_t *cuts;
+	split_cuts *cuts;
 	split_state *splits;
 	int64_t *ends;
+	char *entries;
+	uint32_t *launches;
 };
 
 struct nsv_cuda_attn {
@@ -114,7 +116,7 @@ static enum nsv_cuda_path choose_path(
 	return fits ? NSV_CUDA_PATH_TENSOR : NSV_CUDA_PATH_GENERIC;
 }
 
-enum line_part { STARTS, RUNS, CUTS, SPLITS, ENDS, N_LINE_PART };
+enum line_part { STARTS, RUNS, CUTS, SPLITS, ENDS, ENTRIES, LAUNCHES, N_LINE_PART };
 enum part { TICKET = 2 * N_LINE_PART, PREFILL_TILE, PREFILL_ENDS, PARTIALS, SHARED_ROWS, N_PART };
 
 static void size_line(const decode_line &line, uint32_t max_seq, size_t len[N_LINE_PART])
@@ -122,9 +124,11 @@ static void size_line(const decode_line &line, uint32_t max_seq, size_t len[N_LI
 	size_t n_block = (size_t)line.n_block;
 	len[STARTS] = n_block ? (n_block + 1) * sizeof(run_start) : 0;
 	len[RUNS] = n_block * sizeof(run);
-	len[CUTS] = n_block * sizeof(int32_t);
+	len[CUTS] = n_block * sizeof(split_cuts);
 	len[SPLITS] = n_block * sizeof(split_state);
 	len[ENDS] = max_seq * sizeof(int64_t);
+	len[ENTRIES] = n_block * ENTRY_CHUNKS * (size_t)line.entries_len;
+	len[LAUNCHES] = n_block * DECODE_WARPS * sizeof(uint32_t);
 }
 
 /* Floats of the partials: one line's launch has ended before the other's writes any. */
@@ -168,9 +172,11 @@ static void place_line(decode_line *line, char *memory, const size_t off[N_LINE_
 {
 	line->starts = (run_start *)(memory + off[STARTS]);
 	line->runs = (run *)(memory + off[RUNS]);
-	line->cuts = (int32_t *)(memory + off[CUTS]);
+	line->cuts = (split_cuts *)(memory + off[CUTS]);
 	line->splits = (split_state *)(memory + off[SPLITS]);
 	line->ends = (int64_t *)(memory + off[ENDS]);
+	line->entries = memory + off[ENTRIES];
+	line->launches = (uint32_t *)(memory + off[LAUNCHES]);
 }
 
 static int alloc_work(struct nsv_cuda_attn *attn, struct nsv_err *err)
@@ -201,9 +207,10 @@ static void init_line(const struct nsv_cuda_attn *attn, uint64_t rows, decode_li
 	line->config = decode_choose(attn->shape, is_packed(attn), rows);
 	line->work.row_tile = line->config.row_tile;
 	line->n_block = decode_n_block(line->config, attn->cuda->n_sm);
-	rows = nsv_min_u64(rows, (uint64_t)line->work.row_tile);
-	/* Whole 16-byte pieces, since partials are read so. */
-	line->slot_len = slot_floats(line->config.dim_pad, (int32_t)((rows + 1) & ~1ull));
+	/* Even: partials are read in whole 16-byte pieces. */
+	int32_t n = ((int32_t)nsv_min_u64(rows, (uint64_t)line->work.row_tile) + 1) & ~1;
+	line->slot_len = slot_floats(line->config.dim_pad, n);
+	line->entries_len = n > ENTRY_ROWS ? 0 : entry_bytes(line->config.dim_pad, n);
 }
 
 static int init_tensor(struct nsv_cuda_attn *attn, struct nsv_err *err)
@@ -490,6 +497,9 @@ static int run_line(const decode_line &line, const struct nsv_cuda_seq *seqs, de
 	args.seqs = seqs;
 	args.runs = line.runs;
 	args.splits = line.splits;
+	args.entries = line.entries;
+	args.entries_len = line.entries_len;
+	args.launches = line.launches;
 	args.slot_len = line.slot_len;
 	return decode_launch(line.config, args, line.n_block, early, stream);
 }

@@ -16,9 +16,10 @@
  *     ring: K0 K1 V0 V1 | K2 K3 V2 V3 ... by steps, each slot with a full and an empty barrier
  *
  * Chunks are folded in order (order.cuh). A run that holds an item from its first tile folds as it
- * goes; one that enters an item in the middle leaves a partial a chunk; once all of an item's runs
- * have arrived its partials are folded (decode_merge.cuh). Integer counters only; no order depends
- * on who comes when, and nobody waits for anyone without end.
+ * goes; one that enters an item in the middle leaves a partial a chunk. Partials are folded as they
+ * come, where they are few (decode_entries.cuh), else once all of an item's runs have arrived
+ * (decode_merge.cuh). Integers alone say what is there; no order depends on who comes when, and
+ * nobody waits for anyone without end.
  *
  * Floor: 2 * n_kv * n_kv_head * head_dim * 2 bytes a sequence at the device's read rate; products
  * are 8 / group times what is needed. */

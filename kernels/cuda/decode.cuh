@@ -10,7 +10,12 @@
 namespace nsv
 {
 
-/* How far the runs of a split item are, in tiles; zero between launches. */
+constexpr int DECODE_WARPS = 4; /* consumers of a block of threads */
+/* Most chunks and rows of a split item whose partials are entries. */
+constexpr int ENTRY_CHUNKS = 32, ENTRY_ROWS = 8;
+
+/* How far the runs of a split item are, in tiles; zero between launches. Of an item that is folded
+ * from entries: tiles that each warp counts, and the slices that were given up. */
 struct alignas(16) split_state {
 	uint32_t done, left; /* tiles of runs that have arrived, and of those that are through */
 	uint32_t taken;	     /* slices of the merge */
@@ -21,6 +26,9 @@ struct decode_args : attn_args {
 	split_state *splits;	 /* (n_block) */
 	float *partials;	 /* (n_block, n_slot, slot_len), a slot a chunk */
 	int32_t n_slot, slot_len;
+	char *entries;		 /* (n_block, ENTRY_CHUNKS, entries_len) */
+	int32_t entries_len;
+	uint32_t *launches; /* (n_block, DECODE_WARPS): how many there were, a count a warp */
 	/* (row of q, head, shared_floats()): what prefixes have of rows: written for SHARED_KEYS,
 	 * where sequences with n_shared begin for OWN_KEYS. */
 	float *shared;
@@ -38,6 +46,12 @@ struct decode_config {
 constexpr int32_t slot_floats(int32_t dim_pad, int32_t rows)
 {
 	return rows * (dim_pad + 2);
+}
+
+/* Bytes of the entries of a chunk of `rows` rows (decode_entries.cuh). */
+constexpr int32_t entry_bytes(int32_t dim_pad, int32_t rows)
+{
+	return rows * (dim_pad / 2 + 1) * 16;
 }
 
 /* Floats of what a prefix has of a row: o, its reference, its sum; whole 16-byte pieces. */

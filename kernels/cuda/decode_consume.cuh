@@ -4,6 +4,7 @@
 #define NSV_KERNELS_CUDA_DECODE_CONSUME_CUH
 
 #include "kernels/cuda/decode_accum.cuh"
+#include "kernels/cuda/decode_entries.cuh"
 #include "kernels/cuda/decode_merge.cuh"
 #include "kernels/cuda/decode_packed.cuh"
 
@@ -28,6 +29,7 @@ template <typename E, int D, int NT, bool PACKED> struct consumer {
 	uint32_t q[C::q_in_regs ? D / 32 : 1][NT][4];
 	ring_at ring;
 	int parity = 0;
+	uint32_t launch; /* the number of this one, where entries are left */
 	uint32_t none = (uint32_t)args.n_head >> 31; /* 0, which the compiler does not know */
 	accum<D, NT, PACKED> acc;
 
@@ -462,6 +464,25 @@ template <typename E, int D, int NT, bool PACKED> struct consumer {
 			}
 	}
 
+	/* Where the entries of a split item's chunk lie. */
+	__device__ __forceinline__ entry_place<D> place(int32_t chunk) const
+	{
+		int64_t at = (int64_t)p->split * ENTRY_CHUNKS + chunk - p->partials.begin;
+		return {args.entries + at * args.entries_len, args.slot_len / (D + 2)};
+	}
+
+	__device__ void put_entries(const accum<D, NT, PACKED> &a, int32_t chunk) const
+	{
+		entry_place<D> place = this->place(chunk);
+		each(a, [&](int32_t row, int32_t dim, float x, float y, float) {
+			put_entry(place.o(row, dim), x, y, launch);
+		});
+#pragma unroll
+		for (int e = 0; e < 2; e++)
+			if (threadIdx.x < 4 && row_of(0, e) < p->n_row)
+				put_entry(place.sums(row_of(0, e)), a.m[0][e], a.l[0][e], launch);
+	}
+
 	__device__ void put_shared(const accum<D, NT, PACKED> &a, const out_rows &out) const
 	{
 		each(a, [&](int32_t row, int32_t dim, float x, float y, float) {
@@ -525,10 +546,24 @@ template <typename E, int D, int NT, bool PACKED> struct consumer {
 		return p->partials.end - p->partials.begin > ALONE_CHUNKS;
 	}
 
+	/* Are partials left as entries? Where few runs have many slices, one block of threads folds
+	 * them sooner than a few warps. */
+	__device__ __forceinline__ bool leaves_entries() const
+	{
+		int32_t n_warp = (p->n_run - 1) * N_WARP;
+		return NT == 1 && p->partials.end - p->partials.begin <= ENTRY_CHUNKS &&
+		       p->n_row * (D / ENTRY_DIMS) <= n_warp * WARP_SLICES;
+	}
+
+	__device__ __forceinline__ uint32_t *launches() const
+	{
+		return args.launches + blockIdx.x * N_WARP + warp;
+	}
+
 	__device__ void run_piece(const ring_at &q_ring);
+	__device__ void fold_entries();
 	__device__ bool count_done(split_state *state) const;
-	__device__ void leave(split_state *state) const;
-	__device__ void take_slices(split_state *state, const merge_job &job);
+	__device__ slice_claims claims(split_state *state) const;
 	__device__ void arrive();
 };
 
@@ -539,6 +574,7 @@ __device__ __forceinline__ void consumer<E, D, NT, PACKED>::run_piece(const ring
 {
 	tile_range tiles = p->tiles;
 	bool begins = p->run.begin == p->line.begin, ends = p->run.end == p->line.end;
+	bool by_entry = !(begins && ends) && leaves_entries();
 	bool goes_on = begins && args.shape.part == OWN_KEYS && p->seq.n_shared > 0;
 	int32_t chunk0 = tile_chunk(p->line.begin), t = tiles.begin;
 	int32_t stop = min(chunk_end(t), tiles.end);
@@ -546,6 +582,8 @@ __device__ __forceinline__ void consumer<E, D, NT, PACKED>::run_piece(const ring
 	accum<D, NT, PACKED> total;
 	total.reset();
 	grid_wait();
+	if (by_entry)
+		launch = ld_relaxed(launches()) + 1;
 	mbar_wait(smem.q_full(q_ring.i), q_ring.round);
 	take_q(smem.q(q_ring.i));
 	if (goes_on)
@@ -558,16 +596,35 @@ __device__ __forceinline__ void consumer<E, D, NT, PACKED>::run_piece(const ring
 		}
 		if (begins)
 			total.fold_chunk(acc);
+		else if (by_entry)
+			put_entries(acc, tile_chunk(stop - 1));
 		else
 			put_partial(acc, partial);
 		partial += args.slot_len;
 	}
 	if (begins && ends) {
 		put_rows(total);
+	} else if (by_entry) {
+		if (begins && tile_chunk(p->run.end - 1) >= p->partials.begin)
+			put_entries(total, tile_chunk(p->run.end - 1));
+		fold_entries();
 	} else {
 		if (begins)
 			put_partial(total, slot(tile_chunk(p->run.end - 1) - chunk0));
 		arrive();
+	}
+}
+
+/* This warp's part of the fold of a split item, whose entries it has left. */
+template <typename E, int D, int NT, bool PACKED>
+__device__ __forceinline__ void consumer<E, D, NT, PACKED>::fold_entries()
+{
+	if constexpr (NT == 1) {
+		entry_place<D> first = place(p->partials.begin);
+		entry_job job = {first.at, args.entries_len, first.rows,
+			p->partials.end - p->partials.begin, launch, out_rows(args, *p)};
+		entry_merger<E, D> merger(job, args.splits + p->split, p->run, p->line);
+		merger.run(p->index, p->n_run);
 	}
 }
 
@@ -579,35 +636,16 @@ __device__ bool consumer<E, D, NT, PACKED>::count_done(split_state *state) const
 	uint32_t n = p->run.end - p->run.begin, all = p->line.end - p->line.begin;
 	bool done = count_in_order(&state->done, n) + n == all;
 	int n_look = is_shared() && p->run.end < p->line.end ? MAX_LOOKS : 0;
-	for (int i = 0; i < n_look && !done; i++) {
-		__nanosleep(64);
+	for (int i = 0; i < n_look && !done; i++)
 		done = look_in_order(&state->done) == all;
-	}
 	return done;
 }
 
-/* The last run to be through with an item leaves its state as it was. */
 template <typename E, int D, int NT, bool PACKED>
-__device__ void consumer<E, D, NT, PACKED>::leave(split_state *state) const
+__device__ __forceinline__ slice_claims consumer<E, D, NT, PACKED>::claims(split_state *state) const
 {
-	uint32_t n = p->run.end - p->run.begin, all = p->line.end - p->line.begin;
-	if (count_in_order(&state->left, n) + n == all)
-		*state = {0, 0, 0};
-}
-
-/* Takes slices of the merge until there are none. */
-template <typename E, int D, int NT, bool PACKED>
-__device__ void consumer<E, D, NT, PACKED>::take_slices(split_state *state, const merge_job &job)
-{
-	__shared__ uint32_t next;
-	for (uint32_t n_slice = job.n_row * (D / SLICE);;) {
-		if (threadIdx.x == 0)
-			next = atomicAdd(&state->taken, 1);
-		named_barrier(CONSUMERS, N_CONSUMER);
-		if (next >= n_slice)
-			return;
-		merge_slice<E, D, NT, PACKED>(smem, job, next);
-	}
+	return {state, (uint32_t)p->n_row * (D / SLICE), (uint32_t)(p->run.end - p->run.begin),
+		(uint32_t)(p->line.end - p->line.begin)};
 }
 
 /* A run is through with its part of a split item: few partials are folded by the last to arrive,
@@ -622,13 +660,13 @@ __device__ void consumer<E, D, NT, PACKED>::arrive()
 		is_done = count_done(state);
 	named_barrier(CONSUMERS, N_CONSUMER);
 	if (is_done && is_shared())
-		take_slices(state, merge_job(args, *p));
-	else if (is_done)
+		return merge_slices<E, D, NT, PACKED>(smem, merge_job(args, *p), claims(state));
+	if (is_done)
 		merge<E, D, NT, PACKED>(smem, merge_job(args, *p));
 	if (threadIdx.x > 0)
 		return;
 	if (is_shared())
-		leave(state);
+		claims(state).leave();
 	else if (is_done)
 		state->done = 0;
 }
@@ -646,6 +684,8 @@ __device__ void consume(
 		c.run_piece(q_ring);
 		mbar_arrive(smem.q_empty(q_ring.i));
 	}
+	if (NT == 1 && threadIdx.x % 32 == 0)
+		atomicAdd(args.launches + blockIdx.x * N_WARP + threadIdx.x / 32, 1);
 }
 
 } // namespace nsv

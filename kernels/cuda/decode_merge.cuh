@@ -25,13 +25,13 @@ constexpr int SLICE_CHUNKS = 80; /* chunks whose part of a slice is asked for to
  * prefix has of them to args.shared. */
 struct out_rows {
 	char *out;
-	int32_t row0, head0, tok0, group, n_head, head_dim;
+	int32_t row0, n_row, head0, tok0, group, n_head, head_dim;
 	bool is_shared;
 
 	__device__ __forceinline__ out_rows(const decode_args &args, const piece &p)
-	    : out(static_cast<char *>(args.out)), row0(p.row0), head0(p.head0), tok0(p.seq.row0),
-	      group(args.shape.group), n_head(args.n_head), head_dim(args.head_dim),
-	      is_shared(args.shape.part == SHARED_KEYS)
+	    : out(static_cast<char *>(args.out)), row0(p.row0), n_row(p.n_row), head0(p.head0),
+	      tok0(p.seq.row0), group(args.shape.group), n_head(args.n_head),
+	      head_dim(args.head_dim), is_shared(args.shape.part == SHARED_KEYS)
 	{
 		if (is_shared)
 			out = reinterpret_cast<char *>(args.shared);
@@ -254,19 +254,41 @@ __device__ __noinline__ void merge(layout<D, NT, PACKED> smem, merge_job job)
 	merger<E, D, NT, PACKED>(smem, job).run();
 }
 
-/* Folding a slice: 64 dims of a row. The copies of all chunks that shared memory has place for are
- * under way at once, since each trip to the second-level cache takes as long as folding them. */
+/* How runs share a merge: who takes which slice, and who is the last to leave. */
+struct slice_claims {
+	split_state *state;
+	uint32_t n_slice, n, all; /* tiles of this run, of the item */
+
+	__device__ __forceinline__ uint32_t take() const
+	{
+		return atomicAdd(&state->taken, 1);
+	}
+
+	/* The last run to leave leaves the state as it was. */
+	__device__ __forceinline__ void leave() const
+	{
+		if (count_in_order(&state->left, n) + n == all)
+			*state = {0, 0, 0};
+	}
+};
+
+/* Folding slices: SLICE dims of a row each. The copies of all chunks that shared memory has place
+ * for are under way at once, since each trip to the second-level cache takes as long as folding
+ * them; so is the claim to the slice after. */
 template <typename E, int D, int NT, bool PACKED> struct slice_merger {
 	static_assert(SLICE_CHUNKS * SLICE * 4 <= config<D, NT, PACKED>::merge_bytes);
 	static_assert(SLICE_CHUNKS * 16 <= 2 * config<D, NT, PACKED>::p_bytes);
+	static_assert(SLICE_CHUNKS <= 2 * N_CONSUMER && SLICE < N_CONSUMER);
 	layout<D, NT, PACKED> smem;
 	merge_job job;
+	slice_claims claims;
 	int32_t row, dim0;
 	int32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-	float before = M_NONE; /* the row's reference so far */
+	float before; /* the row's reference so far */
 
-	__device__ slice_merger(const layout<D, NT, PACKED> &s, const merge_job &j, int32_t slice)
-	    : smem(s), job(j), row(slice / (D / SLICE)), dim0(slice % (D / SLICE) * SLICE)
+	__device__ slice_merger(
+		const layout<D, NT, PACKED> &s, const merge_job &j, const slice_claims &c)
+	    : smem(s), job(j), claims(c)
 	{
 	}
 
@@ -289,11 +311,12 @@ template <typename E, int D, int NT, bool PACKED> struct slice_merger {
 		cp_async_commit();
 	}
 
-	/* The factors of fold() of n chunks, a thread each. */
-	__device__ __forceinline__ void factors(int32_t c0, int32_t n)
+	/* The factors of fold() of up to N_CONSUMER chunks from i0 of a batch, a thread each. */
+	__device__ __forceinline__ void factors(int32_t c0, int32_t i0, int32_t n)
 	{
-		int32_t rows = job.slot_len / (D + 2), c = c0 + min((int32_t)threadIdx.x, n - 1);
-		const float *ml = job.slots + (int64_t)c * job.slot_len + rows * D + row;
+		int32_t rows = job.slot_len / (D + 2), i = i0 + threadIdx.x;
+		const float *ml =
+			job.slots + (int64_t)(c0 + min(i, n - 1)) * job.slot_len + rows * D + row;
 		float m = __ldcg(ml), l = __ldcg(ml + rows);
 		float seen = running_maximum(m, lane), up = __shfl_up_sync(~0u, seen, 1),
 		      x = before;
@@ -306,8 +329,8 @@ template <typename E, int D, int NT, bool PACKED> struct slice_merger {
 			before = fmaxf(before, y);
 		}
 		fold_factors f = fold(lane ? fmaxf(x, up) : x, m);
-		if ((int32_t)threadIdx.x < n)
-			st_shared(factor_at(threadIdx.x), make_float4(f.a, f.b, l, 0.0f));
+		if (i < n)
+			st_shared(factor_at(i), make_float4(f.a, f.b, l, 0.0f));
 	}
 
 	/* This thread's value: n chunks in order. */
@@ -343,29 +366,60 @@ template <typename E, int D, int NT, bool PACKED> struct slice_merger {
 			*reinterpret_cast<uint32_t *>(job.out(row) + dim * 2) = elem<E>::pack(x, y);
 	}
 
-	__device__ void run()
+	/* Of all chunks; what lies in shared memory is read until the next barrier. */
+	__device__ __forceinline__ void fold_slice(uint32_t slice, uint32_t *next)
 	{
-		bool folds = threadIdx.x < SLICE;
+		bool folds = threadIdx.x < SLICE, claims_next = threadIdx.x == N_CONSUMER - 1;
+		uint32_t claim = 0;
 		float o = 0.0f, l = 0.0f;
+		row = slice / (D / SLICE);
+		dim0 = slice % (D / SLICE) * SLICE;
+		before = M_NONE;
+		if (claims_next)
+			claim = claims.take();
 		for (int32_t c = 0; c < job.n_chunk; c += SLICE_CHUNKS) {
 			int32_t n = min(SLICE_CHUNKS, job.n_chunk - c);
+			if (c > 0)
+				named_barrier(CONSUMERS, N_CONSUMER);
 			fetch(c, n);
-			factors(c, n);
+			for (int32_t i = 0; i < n; i += N_CONSUMER) {
+				if (i > 0)
+					named_barrier(CONSUMERS, N_CONSUMER);
+				factors(c, i, n);
+			}
+			if (claims_next && c == 0)
+				*next = claim;
 			cp_async_wait<0>();
 			named_barrier(CONSUMERS, N_CONSUMER);
 			if (folds)
 				fold_batch(o, l, n);
-			named_barrier(CONSUMERS, N_CONSUMER);
 		}
 		if (folds)
 			put(o, l);
 	}
+
+	/* Until there are none. The run has left before its last one is folded: nothing more of the
+	 * state is asked for then. */
+	__device__ void run()
+	{
+		__shared__ uint32_t next;
+		if (threadIdx.x == N_CONSUMER - 1)
+			next = claims.take();
+		named_barrier(CONSUMERS, N_CONSUMER);
+		for (uint32_t slice = next; slice < claims.n_slice; slice = next) {
+			named_barrier(CONSUMERS, N_CONSUMER);
+			fold_slice(slice, &next);
+		}
+		if (threadIdx.x == N_CONSUMER - 1)
+			claims.leave();
+	}
 };
 
 template <typename E, int D, int NT, bool PACKED>
-__device__ __noinline__ void merge_slice(layout<D, NT, PACKED> smem, merge_job job, int32_t slice)
+__device__ __noinline__ void merge_slices(
+	layout<D, NT, PACKED> smem, merge_job job, slice_claims claims)
 {
-	slice_merger<E, D, NT, PACKED>(smem, job, slice).run();
+	slice_merger<E, D, NT, PACKED>(smem, job, claims).run();
 }
 
 } // namespace nsv

@@ -11,7 +11,7 @@ namespace nsv
 
 constexpr int ROW_TILE = 8;    /* rows of a product: they are its columns */
 constexpr int SLICE_KEYS = 16; /* keys or dims that a product adds up */
-constexpr int N_WARP = 4;      /* consumers */
+constexpr int N_WARP = DECODE_WARPS;
 constexpr int N_CONSUMER = N_WARP * 32;
 constexpr int N_THREAD = N_CONSUMER + 32;
 constexpr uint32_t CONSUMERS = 1; /* named barrier */

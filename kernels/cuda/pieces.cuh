@@ -19,6 +19,7 @@ struct alignas(16) piece {
 	tile_range keys;	    /* that any row sees */
 	tile_range inner;	    /* tiles of which every row sees every key */
 	tile_range partials;	    /* of a split item: the chunks whose partials are folded */
+	int32_t index, n_run;	    /* of a split item: which of its runs this is, of how many */
 };
 
 #ifdef __CUDACC__
@@ -53,6 +54,8 @@ __host__ __device__ __forceinline__ void set_end(
 	p.split = last ? end.split : begin.split;
 	p.cut = last ? end.cut : begin.cut;
 	complete(shape, p);
+	p.index = p.run.begin == p.line.begin ? 0 : begin.index;
+	p.n_run = last ? end.n_run : begin.n_run;
 }
 
 /* The first piece of the run from `begin` to `end`. */

@@ -27,21 +27,36 @@ __device__ int64_t block_scan(int64_t x, int64_t *warp_sums)
 	return before + x;
 }
 
-/* Numbers the split items: there are fewer of them than runs. */
+__device__ bool same_item(const plan_args &args, const run_start &a, const run_start &b)
+{
+	return is_inside(args, a) && is_inside(args, b) && a.seq == b.seq && a.item == b.item;
+}
+
+/* Numbers the split items, of which there are fewer than runs, and the runs of each that are not
+ * empty. */
 __device__ void number_splits(const plan_args &args, int64_t *warp_sums)
 {
+	constexpr int64_t one_split = INT64_C(1) << 32;
 	int32_t r = threadIdx.x;
 	run_start a = r <= args.n_block ? args.starts[r] : no_start(args);
-	run_start b = r > 0 && r <= args.n_block ? args.starts[r - 1] : no_start(args);
-	bool inside = is_inside(args, a);
-	bool first = inside && !(is_inside(args, b) && b.seq == a.seq && b.item == a.item);
-	int32_t number = (int32_t)block_scan(first, warp_sums) - 1;
+	run_start before = r > 0 && r <= args.n_block ? args.starts[r - 1] : no_start(args);
+	run_start after = r < args.n_block ? args.starts[r + 1] : no_start(args);
+	bool inside = is_inside(args, a), goes_on = same_item(args, before, a);
+	bool first = inside && !goes_on, is_cut = inside && !(goes_on && before.tile == a.tile);
+	int64_t sum = block_scan(first * one_split + is_cut, warp_sums);
+	int32_t number = (int32_t)(sum / one_split) - 1, cut = (int32_t)(sum % one_split);
 	if (first)
-		args.cuts[number] = a.tile;
+		args.cuts[number].tile = a.tile, args.cuts[number].first = cut;
+	if (inside && !same_item(args, a, after))
+		args.cuts[number].last = cut;
 	__syncthreads();
 	if (inside) {
-		args.starts[r].split = number;
-		args.starts[r].cut = args.cuts[number];
+		split_cuts cuts = args.cuts[number];
+		run_start *start = &args.starts[r];
+		start->split = number;
+		start->cut = cuts.tile;
+		start->index = cut - cuts.first + 1;
+		start->n_run = cuts.last - cuts.first + 2;
 	}
 }
 
@@ -89,15 +104,17 @@ __device__ run_start cut_parts(const plan_args &args, int64_t total)
 	return most[1] < most[0] ? a[1] : a[0];
 }
 
-/* The same of a line where each chunk is a run, if there are blocks of threads enough. */
-__device__ void cut_line(const plan_args &args, int64_t *warp_sums)
+/* The same of a line where each chunk is a run, if there are blocks of threads enough. Returns how
+ * many of those there are, or 0. */
+__device__ int32_t cut_line(const plan_args &args, int64_t *warp_sums)
 {
 	int32_t r = threadIdx.x;
 	int64_t total = lay_line(
 		args, args.ends,
 		[&](const nsv_cuda_seq &seq) { return seq_chunks(args.shape, seq); }, warp_sums);
+	int32_t n_chunk = total <= args.n_block ? (int32_t)total : 0;
 	run_start a;
-	if (total <= args.n_block) {
+	if (n_chunk) {
 		a = start_of_chunk(args, r);
 	} else {
 		total = lay_line(
@@ -109,6 +126,7 @@ __device__ void cut_line(const plan_args &args, int64_t *warp_sums)
 	if (r <= args.n_block)
 		args.starts[r] = a;
 	__syncthreads();
+	return n_chunk;
 }
 
 /* Counts the items of prefill, and says how many rows they have. */
@@ -127,11 +145,12 @@ __global__ void __launch_bounds__(PLAN_THREADS) plan_kernel(const plan_args args
 {
 	__shared__ int64_t warp_sums[PLAN_THREADS / 32];
 	int32_t r = threadIdx.x;
-	cut_line(args, warp_sums);
+	int32_t n_chunk = cut_line(args, warp_sums);
 	number_splits(args, warp_sums);
 	__syncthreads();
 	if (r < args.n_block)
-		args.runs[r] = {first_piece(args.shape, args.starts[r], args.starts[r + 1]),
+		args.runs[block_of_run(r, n_chunk)] = {
+			first_piece(args.shape, args.starts[r], args.starts[r + 1]),
 			args.starts[r + 1]};
 	if (args.prefill_ends)
 		count_items(args, warp_sums);

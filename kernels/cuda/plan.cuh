@@ -9,6 +9,11 @@
 namespace nsv
 {
 
+/* A split item: its first cut, and the numbers of its first and its last among all cuts. */
+struct split_cuts {
+	int32_t tile, first, last;
+};
+
 struct plan_args {
 	work_shape shape;
 	const nsv_cuda_seq *seqs;
@@ -16,7 +21,7 @@ struct plan_args {
 	int64_t *ends;		/* (n_seq): tiles, or chunks, up to and with a sequence */
 	run_start *starts;	/* (n_block + 1) */
 	run *runs;		/* (n_block) */
-	int32_t *cuts;		/* (n_block) */
+	split_cuts *cuts;	/* (n_block) */
 	work_shape prefill;	/* items of as many rows as there may be */
 	int32_t prefill_least;	/* rows of the smaller items */
 	int32_t prefill_few;	/* so few items may be smaller ones */

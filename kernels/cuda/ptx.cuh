@@ -162,6 +162,31 @@ __device__ __forceinline__ uint32_t look_in_order(const uint32_t *counter)
 	return r;
 }
 
+__device__ __forceinline__ uint32_t ld_relaxed(const uint32_t *at)
+{
+	uint32_t r;
+	asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(r) : "l"(at) : "memory");
+	return r;
+}
+
+/* 16 bytes that are written, or read, as one; nothing is ordered around them. */
+__device__ __forceinline__ void st_relaxed_16(void *at, uint64_t lo, uint64_t hi)
+{
+	asm volatile("{\n\t.reg .b128 x;\n\tmov.b128 x, {%1, %2};\n\t"
+		     "st.relaxed.gpu.global.b128 [%0], x;\n\t}" ::"l"(at),
+		     "l"(lo), "l"(hi)
+		     : "memory");
+}
+
+__device__ __forceinline__ void ld_relaxed_16(const void *at, uint64_t &lo, uint64_t &hi)
+{
+	asm volatile("{\n\t.reg .b128 x;\n\tld.relaxed.gpu.global.b128 x, [%2];\n\t"
+		     "mov.b128 {%0, %1}, x;\n\t}"
+		     : "=l"(lo), "=l"(hi)
+		     : "l"(at)
+		     : "memory");
+}
+
 /* ---- Copies */
 __device__ __forceinline__ void cp_async_16(uint32_t dst, const void *src, uint32_t n_byte)
 {

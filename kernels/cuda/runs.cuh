@@ -39,7 +39,7 @@ __host__ __device__ inline int32_t snap(int32_t tile, const tile_range &line)
 
 __host__ __device__ inline run_start no_start(const plan_args &args)
 {
-	return {args.n_seq, 0, 0, -1, {}, 0};
+	return {args.n_seq, 0, 0, -1, {}, 0, 0, 0};
 }
 
 /* The item after `item` of sequence s. */
@@ -53,7 +53,7 @@ __host__ __device__ inline run_start item_after(const plan_args &args, int32_t s
 			return no_start(args);
 		seq = args.seqs[s];
 	}
-	return {s, item, seq_tiles(args.shape, seq).begin, -1, seq, 0};
+	return {s, item, seq_tiles(args.shape, seq).begin, -1, seq, 0, 0, 0};
 }
 
 /* Where the run begins that has chunk `at` of a line, whose ends are counted in chunks. */
@@ -66,7 +66,14 @@ __host__ __device__ inline run_start start_of_chunk(const plan_args &args, int64
 	tile_range line = seq_tiles(args.shape, seq);
 	int32_t local = (int32_t)(at - (s ? args.ends[s - 1] : 0)), n = item_chunks(line);
 	int32_t tile = chunk_tile(tile_chunk(line.begin) + local % n);
-	return {s, local / n, max(tile, line.begin), -1, seq, 0};
+	return {s, local / n, max(tile, line.begin), -1, seq, 0, 0, 0};
+}
+
+/* The block of threads that takes run r. Where each of n_chunk chunks is a run, the last ones come
+ * first: they are the largest. */
+__host__ __device__ inline int32_t block_of_run(int32_t r, int32_t n_chunk)
+{
+	return r < n_chunk ? n_chunk - 1 - r : r;
 }
 
 /* Where part r of a line of `total` tiles begins. Parts have the same length, or that of whole
@@ -92,7 +99,7 @@ __host__ __device__ inline run_start start_at(const plan_args &args, int64_t at)
 	int32_t tile = snap(line.begin + (int32_t)(local % len), line);
 	if (tile == line.end)
 		return item_after(args, s, item);
-	return {s, item, tile, -1, seq, 0};
+	return {s, item, tile, -1, seq, 0, 0, 0};
 }
 
 /* Tiles from the line's begin to where a run begins; the line's ends are counted in tiles. */

@@ -23,6 +23,7 @@ struct alignas(16) run_start {
 	int32_t seq, item, tile, split;
 	nsv_cuda_seq geom;
 	int32_t cut; /* first cut of the split item: what lies before it is folded by one run */
+	int32_t index, n_run; /* which of the split item's runs this is, and how many there are */
 };
 
 /* Which keys of a history a launch is for. */

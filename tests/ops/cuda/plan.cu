@@ -39,6 +39,7 @@ struct line {
 	vector<run_start> starts;
 	int32_t n_block, max_kv;
 	int64_t total;
+	int32_t n_chunk; /* where each is a run */
 };
 
 static nsv_cuda_seq random_seq(const work_shape &shape, int32_t row0, int32_t index)
@@ -61,6 +62,19 @@ static int64_t lay_line(line &l, int64_t (*weight)(const work_shape &, const nsv
 	return l.total;
 }
 
+/* How many runs a split item has: one more than begin inside it. */
+static void count_runs(line &l)
+{
+	int32_t n = 0, split = -1;
+	for (size_t r = l.starts.size(); r-- > 0;) {
+		run_start &a = l.starts[r];
+		if (a.split >= 0 && a.split != split)
+			n = a.index + 1;
+		split = a.split;
+		a.n_run = n;
+	}
+}
+
 /* The cuts of a line, numbered as the plan kernel numbers them. */
 static void cut_line(line &l)
 {
@@ -71,10 +85,11 @@ static void cut_line(line &l)
 	args.n_block = l.n_block;
 	args.ends = l.ends.data();
 	bool by_chunk = lay_line(l, seq_chunks) <= l.n_block;
+	l.n_chunk = by_chunk ? (int32_t)l.total : 0;
 	if (!by_chunk)
 		lay_line(l, seq_weight);
 	bool is_whole = below(2);
-	int32_t number = -1, cut = 0;
+	int32_t number = -1, cut = 0, index = 0;
 	for (int32_t r = 0; r <= l.n_block; r++) {
 		run_start a = by_chunk ? start_of_chunk(args, r)
 				       : start_at(args, part_begin(args, l.total, r, is_whole));
@@ -83,12 +98,15 @@ static void cut_line(line &l)
 		if (is_inside(args, a)) {
 			number += !goes_on;
 			cut = goes_on ? cut : a.tile;
+			index = goes_on ? index + (b->tile != a.tile) : 1;
 			a.split = number;
 			a.cut = cut;
+			a.index = index;
 		}
 		l.starts.push_back(a);
 	}
 	require(number < l.n_block, "more split items than runs");
+	count_runs(l);
 }
 
 static line random_line()
@@ -114,7 +132,7 @@ static line random_line()
 struct item_state {
 	vector<int32_t> tiles;	  /* that some run went over */
 	std::set<int32_t> chunks; /* with a partial */
-	int32_t split = -1, cut = -1, n_done = 0;
+	int32_t split = -1, cut = -1, n_done = 0, n_run = 0;
 	bool has_begun = false, is_written = false;
 };
 
@@ -165,11 +183,14 @@ static void do_piece(const line &l, item_state &item, const piece &p)
 		leave(item, p, tile_chunk(p.run.end - 1), l.max_kv);
 	require(p.split >= 0 && p.split < l.n_block, "a split item without a number");
 	require(item.split < 0 || (item.split == p.split && item.cut == p.cut), "other numbers");
+	require(p.index == item.n_run++ && p.index < p.n_run, "a run of an item with another's number");
 	item.split = p.split;
 	item.cut = p.cut;
 	item.n_done += p.run.end - p.run.begin;
-	if (item.n_done == p.line.end - p.line.begin)
+	if (item.n_done == p.line.end - p.line.begin) {
+		require(item.n_run == p.n_run, "another number of runs");
 		fold_item(l, item, p);
+	}
 }
 
 /* Tiles that are said to need no mask need none. */
@@ -214,9 +235,18 @@ static void check_item(const line &l, int32_t seq, int32_t item, item_state &sta
 static void check_line(const line &l)
 {
 	std::map<std::pair<int32_t, int32_t>, item_state> items;
+	std::set<int32_t> blocks;
 	for (int32_t r = 0; r < l.n_block; r++) {
+		int32_t block = block_of_run(r, l.n_chunk);
+		bool has_waited = false;
+		require(block >= 0 && block < l.n_block && blocks.insert(block).second,
+			"a run that no block of threads of its own takes");
 		run own = {first_piece(l.shape, l.starts[r], l.starts[r + 1]), l.starts[r + 1]};
 		for (run_walk walk(own); !walk.done(); walk.next(l.shape, l.seqs.data())) {
+			bool waits = walk.at.run.end < walk.at.line.end &&
+				     walk.at.index < walk.at.n_run - 1;
+			require(!has_waited, "a run that waits before its end");
+			has_waited = waits;
 			do_piece(l, items[{walk.at.seq_index, walk.at.item}], walk.at);
 			check_masks(l, walk.at);
 		}
