@@ -18,6 +18,7 @@
 
 #define HUGE_PAGE ((size_t)2 << 20)
 #define HUGE_PIECE (8 * HUGE_PAGE) /* joined by one call, each of which has a price of its own */
+#define HUGE_ROUNDS 4u	       /* in which what was missed is asked for */
 #define SLOW_PIECE_NS 16000000u    /* five times what one takes that the machine has at hand */
 
 #define SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
@@ -102,17 +103,28 @@ static size_t whole_len(const struct nsv_region *region)
 	return region->len & ~(HUGE_PAGE - 1);
 }
 
+/* From the beginning, for what was missed: what is joined already costs little. */
+static bool begin_round(struct nsv_region *region)
+{
+	if (!region->has_missed || region->n_round + 1 == HUGE_ROUNDS)
+		return false;
+	region->has_missed = false;
+	region->n_round++;
+	region->n_joined = 0;
+	return true;
+}
+
 /* The next piece as huge pages, whatever the machine's setting for shared memory is, short of
  * "deny". */
 bool nsv_region_join(struct nsv_region *region)
 {
-	size_t len = nsv_min(whole_len(region) - region->n_joined, HUGE_PIECE);
-
-	if (len == 0)
+	if (region->n_joined == whole_len(region) && !begin_round(region))
 		return false;
+	size_t len = nsv_min(whole_len(region) - region->n_joined, HUGE_PIECE);
 	int ret = madvise((char *)region->map + region->n_joined, len, MADV_COLLAPSE);
 	if (ret < 0 && errno != EAGAIN)
 		return false;
+	region->has_missed |= ret < 0;
 	region->n_joined += len;
 	return true;
 }

@@ -9,7 +9,9 @@ struct nsv_region {
 	int fd;      /* -1: none */
 	size_t len;
 	void *map;   /* MAP_SHARED; NULL: not mapped */
-	size_t n_joined; /* its first bytes, for which huge pages have been asked */
+	size_t n_joined; /* its first bytes, for which huge pages have been asked in this round */
+	uint32_t n_round; /* rounds before this one */
+	bool has_missed;  /* in this round somebody held a page */
 };
 
 #define NSV_REGION_NONE ((struct nsv_region){.fd = -1})
@@ -30,8 +32,9 @@ int nsv_region_create(struct nsv_region *ret, const char *name, size_t len, unsi
 int nsv_region_adopt(
 	struct nsv_region *ret, int fd, size_t len, bool writable, struct nsv_err *err);
 /* Makes huge pages of the next few small ones, which may be in use meanwhile. A system call, of
- * tens of milliseconds where the memory is new to the machine. One thread at a time. false: there
- * are no more, or the kernel makes none. */
+ * tens of milliseconds where the memory is new to the machine. What somebody held a page of is asked
+ * for again when the rest is done, a few times. One thread at a time. false: there are no more, or
+ * the kernel makes none. */
 bool nsv_region_join(struct nsv_region *region);
 /* A read-only descriptor of the same memory, for a reader: it can neither map it writable nor
  * punch holes. The caller closes it. */
