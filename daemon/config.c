@@ -13,6 +13,7 @@
 #define MAX_FILE_LEN (1u << 20)
 
 #define OPTION_LEN 32 /* "--" and the longest key */
+#define NO_KV_BLOCKS UINT32_MAX /* nothing is said of them: more than may be asked for */
 
 /* KEY_USERS and KEY_GROUPS: names or numbers; a list in the file, commas on the command line.
  * KEY_SIZE: as "4GiB" */
@@ -368,22 +369,23 @@ static int check_pool(const struct nsv_config *c, struct nsv_err *err)
 				      "one of them is enough");
 }
 
-/* The command line over what the file said: of how large the pool is, one word there is over either
- * here. */
+/* The command line over what the file said: of how large the pool is, one word there, be it that the
+ * daemon shall choose, is over either here. */
 static int apply_options(struct nsv_config *c, int argc, char **argv, struct nsv_err *err)
 {
 	const uint32_t kv_blocks = c->kv_blocks;
 	const uint64_t kv_memory = c->kv_memory;
 	int ret = check_pool(c, err);
 
-	c->kv_blocks = 0;
+	c->kv_blocks = NO_KV_BLOCKS;
 	c->kv_memory = 0;
 	if (ret == 0)
 		ret = parse_options(c, argc, argv, false, err);
-	if (ret == 0 && !c->kv_blocks && !c->kv_memory) {
-		c->kv_blocks = kv_blocks;
+	bool is_said = c->kv_blocks != NO_KV_BLOCKS || c->kv_memory;
+	if (c->kv_blocks == NO_KV_BLOCKS)
+		c->kv_blocks = is_said ? 0 : kv_blocks;
+	if (!is_said)
 		c->kv_memory = kv_memory;
-	}
 	return ret == 0 ? check_pool(c, err) : ret;
 }
 

@@ -226,6 +226,12 @@ static void test_one_size_of_the_pool(void **state)
 	assert_int_equal(parse_pool(&c, blocks, "--kv-memory", "2GiB"), 0);
 	assert_true(c.kv_blocks == 0 && c.kv_memory == 2ull << 30);
 	nsv_config_deinit(&c);
+	assert_int_equal(parse_pool(&c, memory, "--kv-blocks", "0"), 0);
+	assert_true(c.kv_blocks == 0 && c.kv_memory == 0);
+	nsv_config_deinit(&c);
+	assert_int_equal(parse_pool(&c, blocks, "--kv-blocks", "0"), 0);
+	assert_true(c.kv_blocks == 0 && c.kv_memory == 0);
+	nsv_config_deinit(&c);
 	assert_int_equal(parse_pool(&c, memory, "--threads", "1"), 0);
 	assert_true(c.kv_blocks == 0 && c.kv_memory == 1ull << 30);
 	nsv_config_deinit(&c);
