@@ -122,7 +122,7 @@ struct nsv_dispatch {
 };
 void nsv_dispatch_attention(struct nsv_dispatch *dispatch, const struct nsv_part *part,
 	const struct nsv_attn_call *call);
-/* Of sequences that no other member has in its call. */
+/* Of sequences, or none, that no other member has in its call. */
 void nsv_dispatch_attention_alone(struct nsv_dispatch *dispatch, const struct nsv_part *part,
 	const struct nsv_attn_call *call);
 

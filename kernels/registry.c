@@ -107,5 +107,6 @@ void nsv_dispatch_attention_alone(struct nsv_dispatch *dispatch, const struct ns
 {
 	if (part->index == 0)
 		dispatch->n_attention++;
-	dispatch->backend->attention(&nsv_team_alone, call);
+	if (call->plan->n_seq > 0)
+		dispatch->backend->attention(&nsv_team_alone, call);
 }

@@ -410,8 +410,6 @@ static void attend_apart(const struct walk *w, struct nsv_attn_call *call)
 {
 	struct nsv_attn_plan plan = *call->plan;
 
-	if (w->n_share == 0)
-		return;
 	plan.n_seq = plan.grid[2] = w->n_share;
 	call->plan = &plan;
 	call->seqs += w->share0;

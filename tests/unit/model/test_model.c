@@ -646,6 +646,39 @@ static void test_other_members(void **state)
 	close_rig(&r);
 }
 
+/* Fewer streams than members, each stream in a block of its own: some members have nothing to
+ * attend to, and attention still counts as read once a layer. */
+static void test_few_streams(void **state)
+{
+	enum { N_STREAM = 5 };
+	struct rig r;
+	struct one o;
+	struct nsv_attn_seq seqs[N_STREAM];
+	int32_t tokens[N_STREAM], blocks[N_STREAM];
+	float want[N_STREAM * N_VOCAB], logits[N_STREAM * N_VOCAB];
+
+	(void)state;
+	open_rig(&r, (struct flaw){0}, find_backend("cpu"), N_STREAM + 3);
+	draw_tokens(tokens, N_STREAM);
+	for (int i = 0; i < N_STREAM; i++)
+		run_steps(&r, tokens + i, 1, 1, want + i * N_VOCAB);
+	make_one(&o, tokens, 0, N_STREAM);
+	for (uint32_t i = 0; i < N_STREAM; i++) {
+		blocks[i] = (int32_t)i;
+		o.pos[i] = 0;
+		o.slots[i] = i * BLOCK;
+		seqs[i] = (struct nsv_attn_seq){
+			.row0 = i, .n_query = 1, .n_table = 1, .block_table = &blocks[i]};
+	}
+	o.batch.seqs = seqs;
+	o.batch.n_seq = N_STREAM;
+	r.dispatch.n_attention = 0;
+	assert_int_equal(nsv_model_forward(r.m, &r.dispatch, &r.kv, &o.batch, logits, NULL), 0);
+	assert_memory_equal(logits, want, sizeof(want));
+	assert_int_equal(r.dispatch.n_attention, N_LAYER);
+	close_rig(&r);
+}
+
 /* Rows that nobody wants cost no logits, and change none. */
 static void test_wanted_rows(void **state)
 {
@@ -808,6 +841,7 @@ int main(void)
 		cmocka_unit_test(test_refuses_keys),
 		cmocka_unit_test(test_forward),
 		cmocka_unit_test(test_other_members),
+		cmocka_unit_test(test_few_streams),
 		cmocka_unit_test(test_wanted_rows),
 		cmocka_unit_test(test_bad_batches),
 		cmocka_unit_test(test_id),
