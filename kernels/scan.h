@@ -1,5 +1,5 @@
 /* Passes over a row of numbers for sampling, sixteen at a time: one table an instruction set, all
- * of which give the same bits.
+ * of which give the same bits but for what is called an estimate.
  *
  * A weight is 2^t, t = (x - max) * scale, in single precision, its relative error below 5e-7; then
  * rounded to a multiple of 2^(b - 53), where 2^b >= 128 is no less than the count of numbers. So

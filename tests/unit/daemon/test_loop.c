@@ -199,7 +199,6 @@ static void test_accept_beside_another_ring(void **state)
 	nsv_loop_free(loop);
 }
 
-/* Descriptors run out: the source says that it has ended, and works when it is armed again. */
 /* No more descriptors until `end` is written to. Asked for by another process: what a process asks
  * for itself valgrind keeps from the kernel, whose limit is the one that a ring meets. */
 static void forbid_descriptors(int end[2], int done[2])
@@ -228,6 +227,7 @@ static void allow_descriptors(const int end[2])
 	assert_true(wait(NULL) > 0); /* its status is valgrind's opinion of what it left */
 }
 
+/* Descriptors run out: the source says that it has ended, and works when it is armed again. */
 static void test_accept_without_descriptors(void **state)
 {
 	struct nsv_loop *loop = new_loop();
