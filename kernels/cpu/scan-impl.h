@@ -359,7 +359,8 @@ static void scan_add_mass(const float *key, const float *w, uint32_t n, uint32_t
 			add_lanes(mass, bucket_of(vf_load(key + i), s), v, VF_N);
 	}
 	if (i < n)
-		add_lanes(mass, bucket_of(vf_load_n(key + i, n - i), s), vf_load_n(w + i, n - i), n - i);
+		add_lanes(mass, bucket_of(vf_load_n(key + i, n - i), s), vf_load_n(w + i, n - i),
+			n - i);
 }
 
 static uint32_t scan_list_bucket(const float *key, uint32_t n,

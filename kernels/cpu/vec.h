@@ -214,7 +214,8 @@ ALWAYS_INLINE uint32_t vf_at_least(vf x, vf low)
 /* Stores i + the number of each lane that is hit, then what does not matter: sixteen in all. */
 ALWAYS_INLINE void vf_store_places(uint32_t *p, uint32_t i, uint32_t hit)
 {
-	const __m512i lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+	const __m512i lane =
+		_mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
 	__m512i place = _mm512_add_epi32(lane, _mm512_set1_epi32((int)i));
 
 	_mm512_storeu_si512(p, _mm512_maskz_compress_epi32((__mmask16)hit, place));

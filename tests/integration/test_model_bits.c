@@ -241,7 +241,8 @@ static void check_streams(struct model_run *r, const uint32_t *n_prompt, bool ap
 	}
 	for (uint32_t i = 0; i < N_DECODE; i++) {
 		for (uint32_t s = 0; s < N_STREAM; s++)
-			feeds[s] = (struct model_feed){&seqs[s], tokens[s] + n_prompt[s] + i, 1, false};
+			feeds[s] = (struct model_feed){
+				&seqs[s], tokens[s] + n_prompt[s] + i, 1, false};
 		n_apart = 0;
 		model_run_step(r, feeds, N_STREAM, have);
 		assert_int_equal(n_apart, apart ? 3 * nsv_model_get_desc(r->model)->n_layer : 0);
