@@ -66,10 +66,11 @@ static void keep_asking(const char *socket)
 /* Looks seldom enough to disturb nobody. */
 static bool threads_become(struct nsv_client *client, int n)
 {
-	int64_t end = nsv_wait_clock_s() + NSV_HANG_S;
+	struct nsv_patience left = nsv_patience_begin(NSV_HANG_S, nsv_wait_clock_s());
 	bool are;
 
-	while (!(are = nsv_ask_status(client, "threads_now") == n) && nsv_wait_clock_s() < end)
+	while (!(are = nsv_ask_status(client, "threads_now") == n) &&
+		!nsv_patience_ends(&left, nsv_wait_clock_s()))
 		usleep(20000);
 	return are;
 }

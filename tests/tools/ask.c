@@ -38,6 +38,18 @@ static void take(struct nsv_answer *a, const struct nsv_client_chunk *c)
 	a->text[a->text_len] = '\0';
 }
 
+/* In pieces, each of which is a look. */
+int nsv_ask_next(struct nsv_request *request, struct nsv_client_chunk *ret_chunk)
+{
+	struct nsv_patience left = nsv_patience_begin(2 * NSV_HANG_S, nsv_wait_clock_s());
+	int ret;
+
+	do
+		ret = nsv_request_next(request, NSV_LOOK_S * 1000, ret_chunk);
+	while (ret == -ETIMEDOUT && !nsv_patience_ends(&left, nsv_wait_clock_s()));
+	return ret;
+}
+
 void nsv_ask_finish(struct nsv_client *client, int submit_ret, struct nsv_request *request,
 	struct nsv_answer *a)
 {
@@ -46,7 +58,7 @@ void nsv_ask_finish(struct nsv_client *client, int submit_ret, struct nsv_reques
 	memset(a, 0, sizeof(*a));
 	a->ret = submit_ret;
 	if (submit_ret == 0) {
-		while ((a->ret = nsv_request_next(request, 120000, &chunk)) > 0)
+		while ((a->ret = nsv_ask_next(request, &chunk)) > 0)
 			take(a, &chunk);
 		a->result.size = sizeof(a->result);
 		if (a->ret == 0)

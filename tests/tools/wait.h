@@ -20,12 +20,36 @@ static inline int64_t nsv_wait_clock_s(void)
 	return t.tv_sec;
 }
 
+/* What is left of a wait. The clock of a machine that stood still, as a virtual one does while its
+ * host saves it, is ahead by all that time, in which nobody could have answered: however long it
+ * was since the last look, no more than this is spent by one. */
+#define NSV_LOOK_S (NSV_HANG_S / 3)
+
+struct nsv_patience {
+	int64_t last_s, left_s;
+};
+
+static inline struct nsv_patience nsv_patience_begin(int64_t len_s, int64_t now_s)
+{
+	return (struct nsv_patience){.last_s = now_s, .left_s = len_s};
+}
+
+/* After a look that found nothing. true: it hangs. */
+static inline bool nsv_patience_ends(struct nsv_patience *p, int64_t now_s)
+{
+	int64_t gone_s = now_s - p->last_s;
+
+	p->last_s = now_s;
+	p->left_s -= gone_s < NSV_LOOK_S ? gone_s : NSV_LOOK_S;
+	return p->left_s <= 0;
+}
+
 /* Looks again and again: true as soon as `cond` holds; false: it hangs. */
 #define NSV_WAIT_FOR(cond)                                                                         \
 	({                                                                                         \
-		const int64_t end_ = nsv_wait_clock_s() + NSV_HANG_S;                              \
+		struct nsv_patience left_ = nsv_patience_begin(NSV_HANG_S, nsv_wait_clock_s());    \
 		bool holds_;                                                                       \
-		while (!(holds_ = (cond)) && nsv_wait_clock_s() < end_)                            \
+		while (!(holds_ = (cond)) && !nsv_patience_ends(&left_, nsv_wait_clock_s()))       \
 			usleep(200);                                                               \
 		holds_;                                                                            \
 	})
