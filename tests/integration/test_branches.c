@@ -9,6 +9,7 @@
 #include <cmocka.h>
 
 #include "shm/abi.h"
+#include "tests/tools/ask.h"
 #include "tests/tools/daemon.h"
 #include "tests/tools/raw.h"
 #include "tests/tools/rnd.h"
@@ -299,7 +300,7 @@ static void test_the_prompts_part_of_a_chunk(void **state)
 	p.n_logprob = K;
 	p.max_tokens = 50;
 	assert_int_equal(nsv_client_submit_ids(client, ids, N, &p, &r), 0);
-	while (nsv_request_next(r, NSV_HANG_MS, &c) > 0) {
+	while (nsv_ask_next(r, &c) > 0) {
 		assert_true(c.n_lp <= 128 && (n_output == 0 || c.n_prompt_lp == 0));
 		for (size_t i = 0; i < c.n_prompt_lp; i++)
 			if ((n_prompt + i) % (1 + K) == 0)
@@ -333,8 +334,7 @@ static void test_a_fork_remembers(void **state)
 	p.max_tokens = 150;
 	assert_true(range.n_vocab > 150 && range.n_vocab <= (int32_t)sizeof(seen));
 	assert_int_equal(nsv_client_submit_text(client, "once", 4, &p, &r), 0);
-	assert_true(
-		nsv_request_next(r, NSV_HANG_MS, &c) > 0); /* its log is full */
+	assert_true(nsv_ask_next(r, &c) > 0); /* its log is full */
 	size_t n_read = c.n_token;
 	for (size_t i = 0; i < c.n_token; i++)
 		a->tokens[i] = c.tokens[i];
@@ -344,7 +344,7 @@ static void test_a_fork_remembers(void **state)
 	assert_int_equal(b->result.n_output, 150);
 	n_token = 150 - b->n_token;
 	assert_true(n_token > 0);
-	while (nsv_request_next(r, NSV_HANG_MS, &c) > 0)
+	while (nsv_ask_next(r, &c) > 0)
 		for (size_t i = 0; i < c.n_token; i++)
 			a->tokens[n_read++] = c.tokens[i];
 	for (uint64_t i = 0; i < n_token; i++)

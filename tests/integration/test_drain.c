@@ -9,6 +9,7 @@
 
 #include <cmocka.h>
 
+#include "tests/tools/ask.h"
 #include "tests/tools/rnd.h"
 #include "tests/tools/serve.h"
 #include "tests/tools/service.h"
@@ -65,7 +66,7 @@ static struct stream begin_stream(const char *socket)
 	struct stream s = {.client = open_narrow(socket)};
 
 	assert_int_equal(nsv_client_submit_text(s.client, "go", 2, &p, &s.request), 0);
-	assert_int_equal(nsv_request_next(s.request, NSV_HANG_MS, &chunk), 1);
+	assert_int_equal(nsv_ask_next(s.request, &chunk), 1);
 	s.n_token = chunk.n_token;
 	assert_true(s.n_token < N_TOKEN);
 	return s;

@@ -158,7 +158,7 @@ static void test_a_stop_in_mid_stream(void **state)
 		assert_int_equal(nsv_client_submit_text(client, "go", 2, &p, &r), 0);
 		assert_int_equal(nsv_request_next(r, -1, &chunk), 1);
 		assert_int_equal(nsv_test_daemon_stop(&d, signals[i]), 0);
-		while ((ret = nsv_request_next(r, NSV_HANG_MS, &chunk)) > 0)
+		while ((ret = nsv_ask_next(r, &chunk)) > 0)
 			;
 		assert_true(ret == -ECONNRESET || ret == 0);
 		assert_int_equal(nsv_client_ping(client, NSV_HANG_MS), -ECONNRESET);

@@ -124,7 +124,7 @@ static void read_some(struct nsv_request *r, struct nsv_answer *a)
 {
 	struct nsv_client_chunk c = {.size = sizeof(c)};
 
-	assert_int_equal(nsv_request_next(r, NSV_HANG_MS, &c), 1);
+	assert_int_equal(nsv_ask_next(r, &c), 1);
 	append(a->tokens + a->n_token, c.tokens, c.n_token * sizeof(*c.tokens));
 	append(a->lps + a->n_lp, c.lps, c.n_lp * sizeof(*c.lps));
 	append(a->text + a->text_len, c.text, c.text_len);
@@ -287,7 +287,7 @@ static void test_an_output_is_asked_for_again(void **state)
 	assert_true(n_whole > 2 * LOG_TOKENS);
 
 	assert_int_equal(nsv_client_tokenize(client, text, sizeof(text), 0, &r), 0);
-	assert_int_equal(nsv_request_next(r, NSV_HANG_MS, &chunk), 1);
+	assert_int_equal(nsv_ask_next(r, &chunk), 1);
 	n = chunk.n_token;
 	assert_true(n <= NSV_ARRAY_LEN(first) && n < n_whole);
 	memcpy(first, chunk.tokens, n * sizeof(*first));
@@ -360,7 +360,7 @@ static bool begin_with_patience(
 	o.n_token = LOG_TOKENS;
 	assert_int_equal(nsv_client_open(service.socket, &o, NULL, 0, ret_client), 0);
 	assert_int_equal(nsv_client_submit_text(*ret_client, "go", 2, &p, ret_request), 0);
-	if (nsv_request_next(*ret_request, NSV_HANG_MS, &chunk) == 1)
+	if (nsv_ask_next(*ret_request, &chunk) == 1)
 		return true;
 	nsv_client_close(*ret_client);
 	return false;
@@ -575,7 +575,7 @@ static void test_crashes_without_progress(void **state)
 	assert_int_equal(nsv_raw_open(&raw, s.socket, NULL), 0);
 	struct nsv_client *client = open_narrow_at(s.socket, 2);
 	assert_int_equal(nsv_client_submit_text(client, "held up", 7, &p, &r), 0);
-	assert_int_equal(nsv_request_next(r, NSV_HANG_MS, &chunk), 1);
+	assert_int_equal(nsv_ask_next(r, &chunk), 1);
 	assert_true(nsv_ask_status_until(client, "requests.paused", 1)); /* its log is full */
 	submit_slow(&raw);
 	kill_in_step(&s, &raw, 1);

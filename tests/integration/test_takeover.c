@@ -106,7 +106,7 @@ static bool begin_stream(struct stream *s, uint64_t seed)
 		return false;
 	nsv_ask_text(s->client, "a stream", &p, &s->alone);
 	if (nsv_client_submit_text(s->client, "a stream", 8, &p, &s->request) < 0 ||
-		nsv_request_next(s->request, NSV_HANG_MS, &c) != 1)
+		nsv_ask_next(s->request, &c) != 1)
 		return false;
 	take(s, &c);
 	return s->got.n_token < N_TOKEN;
@@ -119,7 +119,7 @@ static void read_on(struct stream *s)
 	struct nsv_client_chunk c = {.size = sizeof(c)};
 
 	for (size_t end = s->got.n_token + LOG_TOKENS; s->got.n_token <= end; take(s, &c))
-		assert_int_equal(nsv_request_next(s->request, NSV_HANG_MS, &c), 1);
+		assert_int_equal(nsv_ask_next(s->request, &c), 1);
 }
 
 static void end_stream(struct stream *s)
@@ -200,7 +200,7 @@ static void test_another_model_ends_sessions(void **state)
 	nsv_tiny_model_of(other, sizeof(other), NSV_TINY_CONTEXT / 2);
 	assert_int_equal(rename(other, nsv_tiny_path), 0);
 	serve_anew("{}");
-	while ((ret = nsv_request_next(s->request, NSV_HANG_MS, &chunk)) > 0)
+	while ((ret = nsv_ask_next(s->request, &chunk)) > 0)
 		;
 	assert_int_equal(ret, -ECONNRESET);
 	assert_int_equal(nsv_client_end_code(s->client), NSV_CLIENT_END_LOST);

@@ -431,7 +431,7 @@ static void test_a_long_tokenize_flows(void **state)
 	for (size_t i = 0; i < LEN; i++)
 		text[i] = (char)('a' + i % 26);
 	assert_int_equal(nsv_client_tokenize(client, text, LEN, 0, &req), 0);
-	while ((ret = nsv_request_next(req, NSV_HANG_MS, &chunk)) > 0)
+	while ((ret = nsv_ask_next(req, &chunk)) > 0)
 		for (size_t i = 0; i < chunk.n_token; i++)
 			n += chunk.tokens[i] >= 4;
 	assert_int_equal(ret, 0);

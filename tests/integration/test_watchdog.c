@@ -55,7 +55,7 @@ static void hold(const char *name)
 	p.flags = NSV_CLIENT_IGNORE_END;
 	p.max_tokens = N_TOKEN;
 	assert_int_equal(nsv_client_submit_text(client, "go", 2, &p, &r), 0);
-	assert_int_equal(nsv_request_next(r, NSV_HANG_MS, &chunk), 1);
+	assert_int_equal(nsv_ask_next(r, &chunk), 1);
 	size_t n = chunk.n_token;
 
 	pid_t pid = nsv_test_service_pid(&service), thread = nsv_proc_hold_thread(pid, name);

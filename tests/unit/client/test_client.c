@@ -66,7 +66,7 @@ static void read_echo(struct nsv_request *r, const char *text, size_t len, bool 
 	size_t got = 0, tokens = 0, n_lp = 0;
 	int ret;
 
-	while ((ret = nsv_request_next(r, NSV_HANG_MS, &chunk)) > 0) {
+	while ((ret = nsv_ask_next(r, &chunk)) > 0) {
 		assert_true(got + chunk.text_len <= len);
 		assert_memory_equal(chunk.text, text + got, chunk.text_len);
 		for (size_t i = 0; i < chunk.n_token; i++)
@@ -136,7 +136,7 @@ static void test_chunk_size(void **state)
 	struct nsv_request *r;
 
 	assert_int_equal(nsv_client_submit_text(c, "abc", 3, NULL, &r), 0);
-	assert_int_equal(nsv_request_next(r, NSV_HANG_MS, &other), -EINVAL);
+	assert_int_equal(nsv_ask_next(r, &other), -EINVAL);
 	assert_int_equal(nsv_request_collect(r, NSV_HANG_MS, &other), -EINVAL);
 	assert_non_null(strstr(nsv_client_error(c), "chunk"));
 	assert_null(other.text);
@@ -248,17 +248,17 @@ static void test_fork(void **state)
 	for (int round = 0; round < 20; round++) {
 		char *text = random_text(4000);
 		assert_int_equal(nsv_client_submit_text(c, text, 4000, NULL, &r), 0);
-		assert_true(nsv_request_next(r, NSV_HANG_MS, &chunk) > 0);
+		assert_true(nsv_ask_next(r, &chunk) > 0);
 		assert_int_equal(nsv_request_fork_point(r, &text_len, &n_token), 0);
 		assert_int_equal(text_len + n_token, 0);
 		assert_int_equal(PATIENTLY(nsv_request_fork(r, 1, &fork)), 0);
-		assert_true(nsv_request_next(fork, NSV_HANG_MS, &chunk) > 0);
+		assert_true(nsv_ask_next(fork, &chunk) > 0);
 		assert_int_equal(nsv_request_fork_point(fork, &text_len, &n_token), 0);
 		assert_true(text_len > 0 && text_len < 4000 && n_token == text_len);
 		assert_memory_equal(chunk.text, text + text_len, chunk.text_len);
 		size_t at = text_len + chunk.text_len;
 		nsv_request_free(r);
-		while (nsv_request_next(fork, NSV_HANG_MS, &chunk) > 0) {
+		while (nsv_ask_next(fork, &chunk) > 0) {
 			assert_memory_equal(chunk.text, text + at, chunk.text_len);
 			at += chunk.text_len;
 		}
@@ -356,9 +356,9 @@ static void test_cancel(void **state)
 	for (int round = 0; round < 20; round++) {
 		assert_int_equal(nsv_client_submit_text(c, "for ever", 8, NULL, &r), 0);
 		for (int i = rand() % 10; i > 0; i--)
-			assert_int_equal(nsv_request_next(r, NSV_HANG_MS, &chunk), 1);
+			assert_int_equal(nsv_ask_next(r, &chunk), 1);
 		assert_int_equal(nsv_request_cancel(r), 0);
-		while ((ret = nsv_request_next(r, NSV_HANG_MS, &chunk)) > 0)
+		while ((ret = nsv_ask_next(r, &chunk)) > 0)
 			;
 		assert_int_equal(ret, 0);
 		assert_int_equal(result_of(r).finish, NSV_CLIENT_FINISH_CANCEL);
@@ -369,7 +369,7 @@ static void test_cancel(void **state)
 		assert_int_equal(
 			PATIENTLY(nsv_client_submit_text(c, "for ever", 8, NULL, &r)), 0);
 		if (round & 1)
-			assert_int_equal(nsv_request_next(r, NSV_HANG_MS, &chunk), 1);
+			assert_int_equal(nsv_ask_next(r, &chunk), 1);
 		nsv_request_free(r);
 	}
 	nsv_client_close(c);
@@ -412,11 +412,11 @@ static void test_collect_timeout(void **state)
 	struct nsv_request *r;
 
 	assert_int_equal(nsv_client_submit_text(c, "for ever", 8, NULL, &r), 0);
-	assert_int_equal(nsv_request_next(r, NSV_HANG_MS, &chunk), 1);
+	assert_int_equal(nsv_ask_next(r, &chunk), 1);
 	size_t before = chunk.text_len;
 	int ret = nsv_request_collect(r, 20, &chunk);
 	assert_true(ret == -ETIMEDOUT);
-	assert_int_equal(nsv_request_next(r, NSV_HANG_MS, &chunk), 1);
+	assert_int_equal(nsv_ask_next(r, &chunk), 1);
 	assert_true(chunk.text_len > 0);
 	assert_int_equal(chunk.text[0], "for ever"[before % 8]);
 	nsv_request_free(r);
@@ -487,13 +487,13 @@ static void test_gone(void **state)
 
 	assert_int_equal(nsv_client_submit_text(c, "for ever", 8, NULL, &r), 0);
 	assert_int_equal(nsv_client_submit_text(c, "for ever", 8, NULL, &other), 0);
-	assert_int_equal(nsv_request_next(r, NSV_HANG_MS, &chunk), 1);
+	assert_int_equal(nsv_ask_next(r, &chunk), 1);
 	fake_set(&d->gone, 1);
-	while ((ret = nsv_request_next(r, NSV_HANG_MS, &chunk)) > 0)
+	while ((ret = nsv_ask_next(r, &chunk)) > 0)
 		;
 	assert_int_equal(ret, -ECONNRESET);
 	assert_non_null(strstr(nsv_client_error(c), "went away"));
-	while ((ret = nsv_request_next(other, NSV_HANG_MS, &chunk)) > 0)
+	while ((ret = nsv_ask_next(other, &chunk)) > 0)
 		;
 	assert_int_equal(ret, -ECONNRESET);
 	struct nsv_client_result result = {.size = sizeof(result)};
@@ -660,7 +660,7 @@ static void test_sleep(void **state)
 	struct nsv_client *c = open_small(d, 1);
 	uint32_t before = fake_get(&d->n_bell);
 	assert_int_equal(nsv_client_submit_text(c, "sixteen letters.", 16, NULL, &r), 0);
-	while (nsv_request_next(r, NSV_HANG_MS, &chunk) > 0)
+	while (nsv_ask_next(r, &chunk) > 0)
 		got += chunk.text_len;
 	assert_int_equal(got, 16);
 	uint32_t bells = fake_get(&d->n_bell) - before;
