@@ -389,7 +389,8 @@ static void handle(struct nsv_engine *e, struct nsv_msg *msg)
 		close_session(e, NSV_CONTAINER_OF(msg, struct nsv_session_close, msg));
 		break;
 	case NSV_MSG_NUDGE:
-		__atomic_store_n(&e->nudged, 0, __ATOMIC_RELEASE);
+		/* An exchange, not a store: cursors are read after it, or who moved one saw 1. */
+		__atomic_exchange_n(&e->nudged, 0, __ATOMIC_SEQ_CST);
 		break;
 	case NSV_MSG_STOP:
 		e->stopping = true;
@@ -595,7 +596,7 @@ void nsv_engine_post(struct nsv_engine *e, struct nsv_msg *msg)
 
 void nsv_engine_look(struct nsv_engine *e)
 {
-	if (!__atomic_exchange_n(&e->nudged, 1, __ATOMIC_ACQ_REL))
+	if (!__atomic_exchange_n(&e->nudged, 1, __ATOMIC_SEQ_CST))
 		nsv_mailbox_put(&e->inbox, &e->nudge_msg);
 }
 
