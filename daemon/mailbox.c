@@ -1,9 +1,9 @@
 /* A list under a mutex; its reader sleeps on a condition or on an eventfd. */
 #include "daemon/mailbox.h"
-#include "shm/clock.h"
 
 #include <sys/eventfd.h>
 
+#include "shm/clock.h"
 
 int nsv_mailbox_init(struct nsv_mailbox *box, bool with_fd)
 {

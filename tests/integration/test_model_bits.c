@@ -110,6 +110,18 @@ static void test_chunks(void **state)
 	free(have);
 }
 
+/* A new sequence, and the logits that it has alone, which the caller frees. */
+static float *begin_seq(
+	struct model_run *r, int32_t *tokens, uint32_t n_prompt, struct model_seq *ret_seq)
+{
+	float *alone = new_logits(r, 1 + N_DECODE);
+
+	draw_tokens(r, tokens, n_prompt + N_DECODE);
+	run_alone(r, tokens, n_prompt, n_prompt, alone);
+	model_seq_init(ret_seq, n_prompt + N_DECODE);
+	return alone;
+}
+
 /* Three sequences of different lengths: prefill beside decode, then all decode together. */
 static void test_batch(void **state)
 {
@@ -122,10 +134,7 @@ static void test_batch(void **state)
 	float *want[N], *have = new_logits(r, N);
 
 	for (int s = 0; s < N; s++) {
-		draw_tokens(r, tokens[s], n_prompt[s] + N_DECODE);
-		want[s] = new_logits(r, 1 + N_DECODE);
-		run_alone(r, tokens[s], n_prompt[s], n_prompt[s], want[s]);
-		model_seq_init(&seqs[s], n_prompt[s] + N_DECODE);
+		want[s] = begin_seq(r, tokens[s], n_prompt[s], &seqs[s]);
 	}
 	/* The second and third enter one after the other, while the first is at work. */
 	for (uint32_t step = 0; step < N_DECODE + N; step++) {
@@ -233,10 +242,7 @@ static void check_streams(struct model_run *r, const uint32_t *n_prompt, bool ap
 	float *want[N_STREAM], *have = new_logits(r, N_STREAM);
 
 	for (uint32_t s = 0; s < N_STREAM; s++) {
-		draw_tokens(r, tokens[s], n_prompt[s] + N_DECODE);
-		want[s] = new_logits(r, 1 + N_DECODE);
-		run_alone(r, tokens[s], n_prompt[s], n_prompt[s], want[s]);
-		model_seq_init(&seqs[s], n_prompt[s] + N_DECODE);
+		want[s] = begin_seq(r, tokens[s], n_prompt[s], &seqs[s]);
 		model_run_prefill(r, &seqs[s], tokens[s], n_prompt[s], n_prompt[s], have);
 	}
 	for (uint32_t i = 0; i < N_DECODE; i++) {

@@ -1,5 +1,4 @@
 /* llama.cpp's programs run, and its server spoken to over HTTP. */
-#include "shm/clock.h"
 #include "tests/tools/peer.h"
 
 #include <arpa/inet.h>
@@ -14,6 +13,7 @@
 #include <sys/wait.h>
 #include <time.h>
 
+#include "shm/clock.h"
 
 #define MAX_STREAM 64
 #define EVENT "data: {"

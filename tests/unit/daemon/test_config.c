@@ -213,6 +213,16 @@ static int parse_pool(struct nsv_config *c, const char *text, const char *option
 	return ret;
 }
 
+static void expect_pool(const char *text, const char *option, const char *value, uint32_t kv_blocks,
+	uint64_t kv_memory)
+{
+	struct nsv_config c;
+
+	assert_int_equal(parse_pool(&c, text, option, value), 0);
+	assert_true(c.kv_blocks == kv_blocks && c.kv_memory == kv_memory);
+	nsv_config_deinit(&c);
+}
+
 static void test_one_size_of_the_pool(void **state)
 {
 	static const char blocks[] = "{\"kv_blocks\": 5}", memory[] = "{\"kv_memory\": \"1GiB\"}";
@@ -220,24 +230,12 @@ static void test_one_size_of_the_pool(void **state)
 	struct nsv_config c;
 	(void)state;
 
-	assert_int_equal(parse_pool(&c, memory, "--kv-blocks", "7"), 0);
-	assert_true(c.kv_blocks == 7 && c.kv_memory == 0);
-	nsv_config_deinit(&c);
-	assert_int_equal(parse_pool(&c, blocks, "--kv-memory", "2GiB"), 0);
-	assert_true(c.kv_blocks == 0 && c.kv_memory == 2ull << 30);
-	nsv_config_deinit(&c);
-	assert_int_equal(parse_pool(&c, memory, "--kv-blocks", "0"), 0);
-	assert_true(c.kv_blocks == 0 && c.kv_memory == 0);
-	nsv_config_deinit(&c);
-	assert_int_equal(parse_pool(&c, blocks, "--kv-blocks", "0"), 0);
-	assert_true(c.kv_blocks == 0 && c.kv_memory == 0);
-	nsv_config_deinit(&c);
-	assert_int_equal(parse_pool(&c, memory, "--threads", "1"), 0);
-	assert_true(c.kv_blocks == 0 && c.kv_memory == 1ull << 30);
-	nsv_config_deinit(&c);
-	assert_int_equal(parse_pool(&c, blocks, NULL, NULL), 0);
-	assert_true(c.kv_blocks == 5 && c.kv_memory == 0);
-	nsv_config_deinit(&c);
+	expect_pool(memory, "--kv-blocks", "7", 7, 0);
+	expect_pool(blocks, "--kv-memory", "2GiB", 0, 2ull << 30);
+	expect_pool(memory, "--kv-blocks", "0", 0, 0);
+	expect_pool(blocks, "--kv-blocks", "0", 0, 0);
+	expect_pool(memory, "--threads", "1", 0, 1ull << 30);
+	expect_pool(blocks, NULL, NULL, 5, 0);
 	assert_int_equal(parse_pool(&c, both, NULL, NULL), -EINVAL);
 	assert_int_equal(parse_pool(&c, both, "--kv-blocks", "7"), -EINVAL);
 }
