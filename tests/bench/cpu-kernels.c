@@ -384,5 +384,6 @@ struct point measure_attention(
 	a.call.scratch = map(plan.scratch_len);
 	for (uint32_t i = 0; i < n_query; i++)
 		ops += (n_past + i + 1) * 9.0 * 64 * 4;
-	return (struct point){ops / time_of(team, attn_part, &a), ops / (2.0 * n_kv * (double)token_len)};
+	return (struct point){
+		ops / time_of(team, attn_part, &a), ops / (2.0 * n_kv * (double)token_len)};
 }

@@ -174,7 +174,8 @@ static double peer_batch_rate(const struct subject *s, uint32_t n)
 
 	snprintf(arguments, sizeof(arguments),
 		"-m '%s' -t %s -c %u -npp %u -ntg %u -npl %u --output-format jsonl", s->path,
-		s->threads, n * (N_BATCH_PROMPT + N_BATCH_OUTPUT), N_BATCH_PROMPT, N_BATCH_OUTPUT, n);
+		s->threads, n * (N_BATCH_PROMPT + N_BATCH_OUTPUT), N_BATCH_PROMPT, N_BATCH_OUTPUT,
+		n);
 	json_t *rows = nsv_peer_run("llama-batched-bench", arguments);
 	double seconds = json_number_value(json_object_get(json_array_get(rows, 0), "t"));
 
@@ -225,8 +226,8 @@ static double decode_limit(const struct subject *s, double n_history)
 
 static void add_decode(const struct subject *s)
 {
-	add_rate(s, "decode 128, one stream", decode_rate(s->client, 5, N_ROUND), decode_limit(s, 69),
-		nsv_peer_rate(s->path, s->threads, 0, N_DECODE, 0), s->decode);
+	add_rate(s, "decode 128, one stream", decode_rate(s->client, 5, N_ROUND),
+		decode_limit(s, 69), nsv_peer_rate(s->path, s->threads, 0, N_DECODE, 0), s->decode);
 }
 
 static void add_prefill(const struct subject *s, uint32_t n, double target)

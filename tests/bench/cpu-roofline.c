@@ -94,7 +94,8 @@ static void add_isas(struct nsv_report *r, struct nsv_team *team, const struct n
 		for (size_t k = 0; k < NSV_ARRAY_LEN(few); k++) {
 			char work[64];
 
-			snprintf(work, sizeof(work), "products by %s, rows: %u", isas[i].name, few[k]);
+			snprintf(work, sizeof(work), "products by %s, rows: %u", isas[i].name,
+				few[k]);
 			add(r, work, p[k].ops_s, allowed(l, l->dot, p[k].ops_byte), 0);
 		}
 	}
@@ -126,7 +127,8 @@ static void split(const struct point *p, size_t n, double *x, double *y)
 	}
 }
 
-static void draw(const struct limits *l, const struct point *products, const struct point *attention)
+static void draw(
+	const struct limits *l, const struct point *products, const struct point *attention)
 {
 	static const double ticks[] = {1, 10, 100, 1000, 10000};
 	static const char *const names[] = {"1", "10", "100", "1,000", "10,000"};
@@ -140,7 +142,8 @@ static void draw(const struct limits *l, const struct point *products, const str
 		{"memory, then fp32", x[1], y[1], N_ROOF},
 		{"products, 1 to 512 rows", x[2], y[2], N_ROWS},
 		{"attention, decode and prefill", x[3], y[3], N_ATTENTION}};
-	const struct nsv_panel panel = {.title = "Kernels of the cpu backend and the machine's limits",
+	const struct nsv_panel panel = {
+		.title = "Kernels of the cpu backend and the machine's limits",
 		.x_name = "operations a byte read",
 		.y_name = "Gop/s",
 		.log_x = true,
@@ -174,8 +177,8 @@ void report_kernels(struct nsv_report *r, uint32_t n_thread, struct limits *ret)
 	add_bf16_products(r, team, b, ret);
 	add_isas(r, team, b, ret);
 	for (size_t i = 0; i < N_ATTENTION; i++) {
-		attention[i] = measure_attention(
-			team, b, attentions[i].kv_dtype, attentions[i].n_past, attentions[i].n_query);
+		attention[i] = measure_attention(team, b, attentions[i].kv_dtype,
+			attentions[i].n_past, attentions[i].n_query);
 		add(r, attentions[i].work, attention[i].ops_s,
 			allowed(ret, ret->fma, attention[i].ops_byte), 0);
 	}

@@ -231,7 +231,8 @@ int main(void)
 
 	if (!model_run_path(path, &why) || n_thread < 1 || n_row < 1 || n_row > MAX_ROW ||
 		nsv_backend_choose(name && *name ? name : "cpu", &inner, &err) < 0) {
-		fprintf(stderr, "forward: %s\n", *why ? why : *err.text ? err.text : "threads, rows?");
+		fprintf(stderr, "forward: %s\n",
+			*why ? why : *err.text ? err.text : "threads, rows?");
 		return 1;
 	}
 	struct nsv_backend timed = make_timed();

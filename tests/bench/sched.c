@@ -145,7 +145,8 @@ static void measure_steps(void)
 	for (int round = 0; round < N_ROUND; round++)
 		for (int load = 0; load < N_LOAD; load++)
 			for (int i = 0; i < N_SIZE; i++)
-				step_ns[load][i][round] = run_steps(&beds[load][i], (enum load)load);
+				step_ns[load][i][round] =
+					run_steps(&beds[load][i], (enum load)load);
 	for (int load = 0; load < N_LOAD; load++)
 		for (int i = 0; i < N_SIZE; i++)
 			free_bed(&beds[load][i]);
@@ -156,7 +157,8 @@ static void measure_steps(void)
 static void measure_lookups(void)
 {
 	static const struct nsv_prefix_key secret;
-	static int32_t tokens[MAX_TOKEN], blocks[MAX_TOKEN / BLOCK_SIZE], got[MAX_TOKEN / BLOCK_SIZE];
+	static int32_t tokens[MAX_TOKEN], blocks[MAX_TOKEN / BLOCK_SIZE],
+		got[MAX_TOKEN / BLOCK_SIZE];
 	struct nsv_block_alloc alloc;
 	struct nsv_prefix_tree tree;
 	struct nsv_prefix_hit hit;
@@ -168,7 +170,8 @@ static void measure_lookups(void)
 		tokens[i] = (int32_t)t_below(49152);
 	for (uint32_t i = 0; i < MAX_TOKEN / BLOCK_SIZE; i++)
 		nsv_block_get(&alloc, &blocks[i]);
-	if (nsv_prefix_tree_insert(&tree, 1, tokens, blocks, MAX_TOKEN / BLOCK_SIZE, NULL, NULL) < 0)
+	if (nsv_prefix_tree_insert(
+		    &tree, 1, tokens, blocks, MAX_TOKEN / BLOCK_SIZE, NULL, NULL) < 0)
 		die("a prompt cannot be made known");
 	for (int round = 0; round < N_ROUND; round++)
 		for (int i = 0; i < N_LEN; i++) {

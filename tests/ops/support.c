@@ -22,7 +22,8 @@ void t_fill_normal(float *x, size_t n, float scale)
 }
 
 const uint32_t t_dtypes[T_N_DTYPE] = {NSV_F32, NSV_F16, NSV_BF16, NSV_Q4_0, NSV_Q4_1, NSV_Q5_0,
-	NSV_Q5_1, NSV_Q8_0, NSV_IQ4_NL, NSV_IQ4_XS, NSV_Q2_K, NSV_Q3_K, NSV_Q4_K, NSV_Q5_K, NSV_Q6_K};
+	NSV_Q5_1, NSV_Q8_0, NSV_IQ4_NL, NSV_IQ4_XS, NSV_Q2_K, NSV_Q3_K, NSV_Q4_K, NSV_Q5_K,
+	NSV_Q6_K};
 
 static void put_f16(uint8_t *p, float f)
 {
@@ -215,7 +216,8 @@ void t_close(const char *what, const float *a, const float *b, size_t n, float a
 {
 	for (size_t i = 0; i < n; i++)
 		if (!(fabsf(a[i] - b[i]) <= abs + rel * fabsf(b[i])))
-			fail_msg("%s: [%zu] is %.9g, not %.9g", what, i, (double)a[i], (double)b[i]);
+			fail_msg(
+				"%s: [%zu] is %.9g, not %.9g", what, i, (double)a[i], (double)b[i]);
 }
 
 void t_same(const char *what, const float *a, const float *b, size_t n)

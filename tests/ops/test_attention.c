@@ -51,7 +51,8 @@ static size_t elem_len(uint32_t dtype)
 static void *make_pool(const struct nsv_attn_shape *s, const struct nsv_kv_layout *l, int64_t gap)
 {
 	size_t n = (size_t)(l->block_stride * s->n_block - gap);
-	char *pool = nsv_guard_new(n * elem_len(s->kv_dtype), elem_len(s->kv_dtype), NSV_GUARD_AFTER);
+	char *pool =
+		nsv_guard_new(n * elem_len(s->kv_dtype), elem_len(s->kv_dtype), NSV_GUARD_AFTER);
 	for (size_t i = 0; i < n; i++)
 		nsv_store_elem(s->kv_dtype, pool, (int64_t)i, NAN);
 	return pool;
@@ -144,7 +145,8 @@ static void run_part(const struct nsv_part *part, void *arg)
 
 /* Attention of the given sequences of the batch, q and out being all of its rows. */
 static void attend(const struct nsv_backend *backend, const struct batch *b,
-	const struct nsv_attn_seq *seqs, uint32_t n_seq, uint32_t n_row, uint32_t n_thread, float *out)
+	const struct nsv_attn_seq *seqs, uint32_t n_seq, uint32_t n_row, uint32_t n_thread,
+	float *out)
 {
 	struct nsv_attn_plan plan;
 	struct run r = {backend, {&b->shape, seqs, &plan, b->q, b->k, b->v, out, NULL}};
@@ -161,7 +163,8 @@ static size_t out_n(const struct batch *b)
 	return (size_t)b->n_row * b->shape.n_head * b->shape.head_dim;
 }
 
-static float *attend_all(const struct nsv_backend *backend, const struct batch *b, uint32_t n_thread)
+static float *attend_all(
+	const struct nsv_backend *backend, const struct batch *b, uint32_t n_thread)
 {
 	float *out = t_floats(out_n(b));
 	attend(backend, b, b->seqs, b->n_seq, b->n_row, n_thread, out);
@@ -173,7 +176,8 @@ static float *attend_all(const struct nsv_backend *backend, const struct batch *
 static double load(const struct batch *b, const struct nsv_kv_layout *l, const void *pool,
 	const struct nsv_attn_seq *seq, uint32_t pos, uint32_t kv, uint32_t d)
 {
-	uint64_t slot = (uint64_t)seq->block_table[pos / b->shape.block_size] * b->shape.block_size +
+	uint64_t slot =
+		(uint64_t)seq->block_table[pos / b->shape.block_size] * b->shape.block_size +
 		pos % b->shape.block_size;
 	int64_t off = 0;
 	if (nsv_attn_offset(&b->shape, l, slot, kv, d, &off) != NSV_ATTN_OK)
@@ -217,8 +221,8 @@ static float *truth(const struct batch *b)
 		for (uint32_t q = 0; q < b->seqs[i].n_query; q++)
 			for (uint32_t h = 0; h < b->shape.n_head; h++)
 				truth_head(b, &b->seqs[i], q, h,
-					out + ((size_t)(b->seqs[i].row0 + q) * b->shape.n_head + h) *
-						b->shape.head_dim);
+					out + ((size_t)(b->seqs[i].row0 + q) *
+						      b->shape.n_head + h) * b->shape.head_dim);
 	return out;
 }
 
@@ -268,7 +272,8 @@ static void test_head_sizes(void **unused)
 	for (size_t i = 0; i < NSV_ARRAY_LEN(sizes); i++)
 		for (int order = 0; order < 3; order++) {
 			struct dims d = {4, 2, sizes[i], 16};
-			uint32_t lens[3][2] = {{t_below(60), 1}, {0, 1 + t_below(20)}, {t_below(40), 5}};
+			uint32_t lens[3][2] = {
+				{t_below(60), 1}, {0, 1 + t_below(20)}, {t_below(40), 5}};
 			check(&d, next_dtype(), (enum order)order, lens, 3);
 		}
 }
@@ -282,8 +287,10 @@ static void test_groups(void **unused)
 		uint32_t lens[2][2] = {{t_below(300), 1}, {t_below(50), 1 + t_below(30)}};
 		check(&d, next_dtype(), DIM_MAJOR, lens, 2);
 	}
-	check(&(struct dims){30, 1, 16, 32}, next_dtype(), DIM_MAJOR, (const uint32_t[][2]){{20, 3}}, 1);
-	check(&(struct dims){9, 3, 64, 16}, NSV_F16, DIM_MAJOR, (const uint32_t[][2]){{250, 30}}, 1);
+	check(&(struct dims){30, 1, 16, 32}, next_dtype(), DIM_MAJOR,
+		(const uint32_t[][2]){{20, 3}}, 1);
+	check(&(struct dims){9, 3, 64, 16}, NSV_F16, DIM_MAJOR, (const uint32_t[][2]){{250, 30}},
+		1);
 }
 
 static void test_block_sizes(void **unused)
@@ -292,7 +299,8 @@ static void test_block_sizes(void **unused)
 	for (uint32_t bs = 1; bs <= 1024; bs *= 2)
 		for (int order = 0; order < 3; order++) {
 			struct dims d = {3, 1, 48, bs};
-			uint32_t lens[3][2] = {{bs - 1, 1}, {bs < 300 ? bs : 0, 2}, {t_below(100), 3}};
+			uint32_t lens[3][2] = {
+				{bs - 1, 1}, {bs < 300 ? bs : 0, 2}, {t_below(100), 3}};
 			check(&d, next_dtype(), (enum order)order, lens, 3);
 		}
 }
@@ -319,7 +327,8 @@ static void test_edges(void **unused)
 		uint32_t n = edges[i / 2] - 1, lens[2][2] = {{n, 1}, {n, 1 + t_below(9)}};
 		check(&d, both[i % 2], DIM_MAJOR, lens, 2);
 	}
-	check(&d, next_dtype(), DIM_MAJOR, (const uint32_t[][2]){{4095, 2}, {4607, 1}, {4600, 10}}, 3);
+	check(&d, next_dtype(), DIM_MAJOR, (const uint32_t[][2]){{4095, 2}, {4607, 1}, {4600, 10}},
+		3);
 }
 
 static void test_window_and_cap(void **unused)
@@ -369,7 +378,8 @@ static void check_cuts(uint32_t dtype)
 	struct batch b = make_batch(&d, dtype, DIM_MAJOR, (const uint32_t[][2]){{0, N_CUT}}, 1);
 	for (size_t i = dtype == NSV_F32 ? 2 : 1; i < n; i++) {
 		float *whole = attend_all(&list[i], &b, 2), *out;
-		for (size_t c = i == 1 ? 2 : 0; c < NSV_ARRAY_LEN(cuts); c++) { /* `model` is slow */
+		size_t first = i == 1 ? 2 : 0; /* `model` is slow */
+		for (size_t c = first; c < NSV_ARRAY_LEN(cuts); c++) {
 			out = t_floats(out_n(&b));
 			for (uint32_t at = 0; at < N_CUT; at += cuts[c]) {
 				struct nsv_attn_seq seq = b.seqs[0];

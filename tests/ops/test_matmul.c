@@ -28,7 +28,8 @@ static void product_part(const struct nsv_part *part, void *arg)
 static float *product(const struct nsv_backend *b, const struct nsv_matrix *m, uint32_t n_m,
 	const float *x, size_t ld, uint32_t n_row, uint32_t n_thread)
 {
-	struct product p = {.b = b, .m = m, .n_m = n_m, .n_row = n_row, .n_in = m->n_in, .x = x, .ld = ld};
+	struct product p = {
+		.b = b, .m = m, .n_m = n_m, .n_row = n_row, .n_in = m->n_in, .x = x, .ld = ld};
 	size_t len = 0;
 	for (uint32_t i = 0; i < n_m; i++)
 		p.n_out += m[i].n_out;
@@ -118,8 +119,8 @@ static void check_exact(const struct nsv_backend *b, const struct nsv_matrix *m,
 			want = dot(w, xd, m->n_in);
 			if (!(fabs(got - want.value) <= 1e-6 + 4e-6 * want.size))
 				fail_msg("%s %s (%u, %u) row %u: [%u] is %.9g, not %.9g (size %g)",
-					b->name, nsv_dtype_name(m->dtype), m->n_out, m->n_in, r, o, got,
-					want.value, want.size);
+					b->name, nsv_dtype_name(m->dtype), m->n_out, m->n_in, r, o,
+					got, want.value, want.size);
 		}
 	}
 }
@@ -224,8 +225,8 @@ static void test_same_bits(void **unused)
 			float *all = product(&b[i], &m, 1, x, 512, 45, 1);
 			for (uint32_t count = 1; count < 45; count += 1 + t_below(12)) {
 				uint32_t r0 = t_below(45 - count);
-				float *some =
-					product(&b[i], &m, 1, x + r0 * 512, 512, count, 1 + t_below(8));
+				float *some = product(
+					&b[i], &m, 1, x + r0 * 512, 512, count, 1 + t_below(8));
 				t_same(b[i].name, some, all + r0 * 50, count * 50);
 				nsv_guard_free(some);
 			}
@@ -241,7 +242,8 @@ static void test_stacked(void **unused)
 {
 	size_t n;
 	const struct nsv_backend *b = t_backends(&n);
-	struct nsv_matrix m[3] = {t_matrix(NSV_Q4_1, 70, 256, 0.2f), t_matrix(NSV_Q8_0, 5, 256, 0.2f),
+	struct nsv_matrix m[3] = {t_matrix(NSV_Q4_1, 70, 256, 0.2f),
+		t_matrix(NSV_Q8_0, 5, 256, 0.2f),
 		t_matrix(t_below(2) ? NSV_Q6_K : NSV_Q3_K, 40, 256, 0.2f)};
 	float *x = make_x(20, 256);
 	(void)unused;

@@ -24,7 +24,8 @@ static void run_op(const struct nsv_part *part, void *arg)
 	const struct op_call *c = arg;
 	switch (c->op) {
 	case NORM:
-		c->b->rmsnorm(part, c->out, c->in_place ? c->out : c->x, c->y, c->ld, c->n_row, c->n, 1e-5f);
+		c->b->rmsnorm(part, c->out, c->in_place ? c->out : c->x, c->y, c->ld, c->n_row,
+			c->n, 1e-5f);
 		break;
 	case ADD:
 		c->b->add(part, c->out, c->y, len_of(c));
@@ -88,7 +89,8 @@ static void truth_rope(const struct op_call *c, uint32_t r, double *o)
 			double *head = o + h * c->head_dim;
 			double *a = c->op == ROPE_NORM ? head + 2 * i : head + i;
 			double *b = c->op == ROPE_NORM ? head + 2 * i + 1 : head + i + half;
-			double cs = (double)c->y[(r * half + i) * 2], sn = (double)c->y[(r * half + i) * 2 + 1];
+			double cs = (double)c->y[(r * half + i) * 2],
+			       sn = (double)c->y[(r * half + i) * 2 + 1];
 			double x0 = *a, x1 = *b;
 			*a = x0 * cs - x1 * sn;
 			*b = x0 * sn + x1 * cs;
@@ -106,8 +108,9 @@ static void check_truth(const struct op_call *c, const float *in)
 		for (uint32_t i = 0; i < c->n; i++) {
 			float got = c->out[r * ld_out + i];
 			if (!(fabs((double)got - o[i]) <= 1e-6 + 1e-5 * fabs(o[i])))
-				fail_msg("%s op %d (%u, %u) row %u: [%u] is %.9g, not %.9g", c->b->name,
-					(int)c->op, c->n_row, c->n, r, i, (double)got, o[i]);
+				fail_msg("%s op %d (%u, %u) row %u: [%u] is %.9g, not %.9g",
+					c->b->name, (int)c->op, c->n_row, c->n, r, i, (double)got,
+					o[i]);
 		}
 	}
 }
@@ -198,12 +201,14 @@ static void test_softmax(void **unused)
 
 static void test_rope(void **unused)
 {
-	static const uint32_t dims[][2] = {{64, 64}, {64, 32}, {2, 2}, {6, 4}, {80, 80}, {33, 32}, {128, 128}};
+	static const uint32_t dims[][2] = {
+		{64, 64}, {64, 32}, {2, 2}, {6, 4}, {80, 80}, {33, 32}, {128, 128}};
 	(void)unused;
 	for (size_t i = 0; i < NSV_ARRAY_LEN(dims); i++)
 		for (enum op op = ROPE_NORM; op <= ROPE_NEOX; op++) {
-			struct op_call c = {.op = op, .n_row = 1 + t_below(5), .n_head = 1 + t_below(9),
-				.head_dim = dims[i][0], .n_rot = dims[i][1]};
+			struct op_call c = {.op = op, .n_row = 1 + t_below(5),
+				.n_head = 1 + t_below(9), .head_dim = dims[i][0],
+				.n_rot = dims[i][1]};
 			c.n = c.n_head * c.head_dim;
 			c.ld = c.n + t_below(30);
 			check_op(&c, 1.0f);
@@ -224,7 +229,8 @@ static void test_exp_range(void **unused)
 		for (uint32_t i = 1; i <= 1000; i++) {
 			double want = exp((double)x[i]), got = (double)p[i] / (double)p[0];
 			if (!(fabs(got - want) <= 1e-6 * want + 2e-38))
-				fail_msg("%s: e^%g is %g, not %g", list[b].name, (double)x[i], got, want);
+				fail_msg("%s: e^%g is %g, not %g", list[b].name, (double)x[i], got,
+					want);
 		}
 	}
 	nsv_guard_free(x);
@@ -366,7 +372,8 @@ static void test_append(void **unused)
 #define MAX_DIM 1024u
 
 /* n floats through the backend's kv_append: adjacent places in V, 16 apart in K. */
-static void convert(const struct nsv_backend *b, const float *x, uint32_t n, uint16_t *k, uint16_t *v)
+static void convert(
+	const struct nsv_backend *b, const float *x, uint32_t n, uint16_t *k, uint16_t *v)
 {
 	uint32_t n_head = n / MAX_DIM;
 	int64_t block = (int64_t)n * 16, slot = 0;
@@ -424,7 +431,8 @@ static void test_to_f16(void **unused)
 		for (size_t b = 2; b < n; b++) {
 			convert(&list[b], x, N_CONVERT, k, v);
 			if (memcmp(k, want, sizeof(want)) || memcmp(v, want, sizeof(want)))
-				fail_msg("%s: floats from %#x on", list[b].name, nsv_f32_bits(x[0]));
+				fail_msg(
+					"%s: floats from %#x on", list[b].name, nsv_f32_bits(x[0]));
 		}
 	}
 	nsv_guard_free(x);

@@ -183,7 +183,8 @@ static void do_piece(const line &l, item_state &item, const piece &p)
 		leave(item, p, tile_chunk(p.run.end - 1), l.max_kv);
 	require(p.split >= 0 && p.split < l.n_block, "a split item without a number");
 	require(item.split < 0 || (item.split == p.split && item.cut == p.cut), "other numbers");
-	require(p.index == item.n_run++ && p.index < p.n_run, "a run of an item with another's number");
+	require(p.index == item.n_run++ && p.index < p.n_run,
+		"a run of an item with another's number");
 	item.split = p.split;
 	item.cut = p.cut;
 	item.n_done += p.run.end - p.run.begin;
