@@ -46,16 +46,31 @@ void nsv_log(enum nsv_log_level level, const char *fmt, ...)
 	(void)ignored;
 }
 
+static bool has_room(const struct nsv_log_limit *limit, uint64_t now_ns)
+{
+	return limit->paid_ns <= now_ns + (uint64_t)(LIMIT_BURST - 1) * LIMIT_NS;
+}
+
+static uint32_t take_unsaid(struct nsv_log_limit *limit)
+{
+	uint32_t n = limit->n_unsaid;
+
+	limit->n_unsaid = 0;
+	return n;
+}
+
 bool nsv_log_may(struct nsv_log_limit *limit, uint64_t now_ns, uint32_t *ret_unsaid)
 {
-	uint64_t paid_ns = nsv_max_u64(limit->paid_ns, now_ns) + LIMIT_NS;
-
-	if (paid_ns > now_ns + (uint64_t)LIMIT_BURST * LIMIT_NS) {
+	if (!has_room(limit, now_ns)) {
 		limit->n_unsaid++;
 		return false;
 	}
-	limit->paid_ns = paid_ns;
-	*ret_unsaid = limit->n_unsaid;
-	limit->n_unsaid = 0;
+	limit->paid_ns = nsv_max_u64(limit->paid_ns, now_ns) + LIMIT_NS;
+	*ret_unsaid = take_unsaid(limit);
 	return true;
+}
+
+uint32_t nsv_log_unsaid(struct nsv_log_limit *limit, uint64_t now_ns)
+{
+	return has_room(limit, now_ns) ? take_unsaid(limit) : 0;
 }

@@ -19,6 +19,8 @@ struct nsv_log_limit {
 
 /* May a line be said now? If so, *ret_unsaid is how many were kept back before it. */
 bool nsv_log_may(struct nsv_log_limit *limit, uint64_t now_ns, uint32_t *ret_unsaid);
+/* How many were kept back, once a line may be said again: to be told, though no other follows. */
+uint32_t nsv_log_unsaid(struct nsv_log_limit *limit, uint64_t now_ns);
 
 #define nsv_error(...) nsv_log(NSV_LOG_ERROR, __VA_ARGS__)
 #define nsv_warning(...) nsv_log(NSV_LOG_WARNING, __VA_ARGS__)

@@ -22,6 +22,7 @@
 #define ACCEPT_RETRY_NS 100000000u
 #define HELLO_CHECK_NS 1000000000u
 #define TEND_NS 1000000000u
+#define TELL_NS 1000000000u
 #define FDS_ELSE 1024 /* beside those of sessions */
 
 /* ---- The listening socket */
@@ -208,6 +209,40 @@ void nsv_server_tend_vaults(struct nsv_server *s)
 	nsv_source_timer(s->loop, &s->tend_timer, TEND_NS);
 }
 
+/* ---- Sessions dropped without a name */
+
+/* Those that may be told then. */
+static void tell_drops(struct nsv_server *s, uint64_t now_ns)
+{
+	for (int i = 0; i < NSV_SERVER_DROP_LIMITS; i++) {
+		uint32_t n = nsv_log_unsaid(&s->drops_said[i], now_ns);
+		if (n)
+			nsv_info("%u more sessions were dropped, too many to name", n);
+	}
+}
+
+static void on_drops_timer(struct nsv_source *src, enum nsv_event event, int res, const void *data)
+{
+	struct nsv_server *s = NSV_CONTAINER_OF(src, struct nsv_server, drops_timer);
+	(void)res, (void)data;
+
+	if (event != NSV_EV_TIME)
+		return;
+	s->drops_timer_armed = false;
+	tell_drops(s, nsv_now_ns());
+	for (int i = 0; i < NSV_SERVER_DROP_LIMITS; i++)
+		if (s->drops_said[i].n_unsaid)
+			nsv_server_tell_drops(s);
+}
+
+void nsv_server_tell_drops(struct nsv_server *s)
+{
+	if (s->drops_timer_armed)
+		return;
+	s->drops_timer_armed = true;
+	nsv_source_timer(s->loop, &s->drops_timer, TELL_NS);
+}
+
 /* ---- Messages from the engine and the workers */
 
 static void on_memory_work(struct nsv_server *s, struct nsv_msg *msg)
@@ -324,6 +359,7 @@ int nsv_server_init(struct nsv_server *s, const struct nsv_config *config,
 		.accept_timer = {.fn = on_accept_timer},
 		.hello_timer = {.fn = on_hello_timer},
 		.tend_timer = {.fn = on_tend_timer},
+		.drops_timer = {.fn = on_drops_timer},
 		.start_ns = nsv_now_ns()};
 	rlim_t fd_limit = raise_descriptor_limit();
 	ret = config->socket ? listen_at(s, config->socket, err)
@@ -499,6 +535,7 @@ void nsv_server_deinit(struct nsv_server *s)
 		se->is_left = true;
 		nsv_session_free(se);
 	}
+	tell_drops(s, UINT64_MAX / 2);
 	nsv_mailbox_deinit(&s->inbox);
 	if (s->own_socket)
 		unlink(s->config->socket);

@@ -29,10 +29,11 @@ struct nsv_server {
 	struct nsv_users users;
 	struct nsv_memory memory;
 	struct nsv_vaults vaults;
-	struct nsv_source listen_src, signal_src, inbox_src, accept_timer, hello_timer, tend_timer;
+	struct nsv_source listen_src, signal_src, inbox_src, accept_timer, hello_timer, tend_timer,
+		drops_timer;
 	int listen_fd, signal_fd;
 	bool own_socket; /* its path is ours to unlink */
-	bool hello_timer_armed, tend_timer_armed;
+	bool hello_timer_armed, tend_timer_armed, drops_timer_armed;
 
 	struct nsv_session *sessions; /* all, newest first */
 	struct nsv_session *ready;    /* to be visited in this turn */
@@ -66,6 +67,10 @@ void nsv_server_deinit(struct nsv_server *s);
 
 /* A session has ended: its place in a vault is tidied up within a second. */
 void nsv_server_tend_vaults(struct nsv_server *s);
+
+/* A session was dropped whose name the log's limit kept back: how many were is said a second later,
+ * or at the end. */
+void nsv_server_tell_drops(struct nsv_server *s);
 
 /* SIGTERM, SIGINT and SIGUSR1 are blocked for the whole process, threads to come included. */
 int nsv_server_block_signals(void);

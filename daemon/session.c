@@ -214,11 +214,14 @@ static void end_hello(struct nsv_session *se)
 /* A user that has itself dropped again and again fills no journal, nor keeps others' lines out. */
 static void say_drop(const struct nsv_session *se, const char *why)
 {
-	struct nsv_log_limit *limits = se->server->drops_said;
+	struct nsv_server *s = se->server;
 	uint32_t n_unsaid;
 
-	if (!nsv_log_may(&limits[se->uid % NSV_SERVER_DROP_LIMITS], nsv_now_ns(), &n_unsaid))
+	if (!nsv_log_may(&s->drops_said[se->uid % NSV_SERVER_DROP_LIMITS], nsv_now_ns(),
+		    &n_unsaid)) {
+		nsv_server_tell_drops(s);
 		return;
+	}
 	if (n_unsaid)
 		nsv_info("%u more sessions were dropped before, too many to name", n_unsaid);
 	nsv_info("session %llu of user %u, process %d, is dropped: %s",

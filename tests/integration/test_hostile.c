@@ -38,6 +38,21 @@ static int open_and_close(void *arg)
 	return 0;
 }
 
+/* Sessions that the log says were dropped: by name, or so many more. */
+static unsigned int dropped_in(const char *log)
+{
+	unsigned int n = nsv_test_logged(log, "is dropped"), more;
+	FILE *f = fopen(log, "re");
+	char line[1024];
+
+	while (f && fgets(line, sizeof(line), f))
+		if (strstr(line, "too many to name") && sscanf(line, "%u", &more) == 1)
+			n += more;
+	if (f)
+		fclose(f);
+	return n;
+}
+
 static void test_silent_connections_have_a_limit(void **state)
 {
 	enum { LIMIT = 256, N = LIMIT + 100 };
@@ -60,11 +75,37 @@ static void test_silent_connections_have_a_limit(void **state)
 	 * come after its answer.) */
 	assert_in_range(
 		nsv_test_logged(served.daemon.log, "is dropped"), 1, N - LIMIT - 2);
+	/* And the rest by their number, though no other follows. */
+	assert_true(NSV_WAIT_FOR(dropped_in(served.daemon.log) == N - LIMIT));
 	if (getuid() == 0)
 		assert_int_equal(nsv_user_end(nsv_user_begin(NSV_USER_A, open_and_close, NULL)), 0);
 	for (int i = 0; i < N; i++)
 		close(fds[i]);
 	nsv_serve_end(&served);
+}
+
+/* A daemon that ends tells how many it has not named. */
+static void test_an_end_tells_of_all_dropped(void **state)
+{
+	enum { N = 40 };
+	char log[] = "/tmp/nanoserve-log-XXXXXX";
+	(void)state;
+
+	nsv_serve(&served, "{}");
+	for (int i = 0; i < N; i++) {
+		int fd = nsv_raw_connect(served.daemon.socket);
+		nsv_bell_send(fd);
+		receive_within(fd, NSV_HANG_S);
+		while (recv(fd, &(char){0}, 1, 0) > 0) /* it is no hello */
+			;
+		close(fd);
+	}
+	close(mkstemp(log));
+	unlink(log);
+	assert_int_equal(link(served.daemon.log, log), 0);
+	assert_int_equal(nsv_serve_stop(&served), 0);
+	assert_int_equal(dropped_in(log), N);
+	unlink(log);
 }
 
 /* The last one to close a file may have to wait for that: a socket that lingers, with a reader that
@@ -463,6 +504,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_silent_connections_have_a_limit),
+		cmocka_unit_test(test_an_end_tells_of_all_dropped),
 		cmocka_unit_test(test_descriptors_are_refused),
 		cmocka_unit_test(test_odd_packets_and_half_open_sockets),
 		cmocka_unit_test(test_welcomes_that_are_never_read),

@@ -53,11 +53,26 @@ static void test_what_is_kept_back_is_told(void **state)
 	assert_int_equal(unsaid, 0);
 }
 
+/* By who looks later, where no line comes that could tell it. */
+static void test_what_is_kept_back_last_is_told_too(void **state)
+{
+	struct nsv_log_limit limit = {0};
+	(void)state;
+
+	assert_int_equal(nsv_log_unsaid(&limit, 0), 0);
+	assert_int_equal(say(&limit, 0, BURST + 5), BURST);
+	assert_int_equal(nsv_log_unsaid(&limit, SECOND - 1), 0);
+	assert_int_equal(nsv_log_unsaid(&limit, SECOND), 5);
+	assert_int_equal(nsv_log_unsaid(&limit, SECOND), 0);
+	assert_int_equal(say(&limit, SECOND, 100), 1); /* to tell it was not paid for */
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_some_at_once_then_one_a_second),
 		cmocka_unit_test(test_what_is_kept_back_is_told),
+		cmocka_unit_test(test_what_is_kept_back_last_is_told_too),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
