@@ -164,12 +164,23 @@ static void test_prompts(void **state)
 	end();
 }
 
+static void read_groups(char *text, size_t len)
+{
+	FILE *f = fopen("/proc/self/cgroup", "re");
+
+	assert_non_null(f);
+	text[fread(text, 1, len - 1, f)] = '\0';
+	fclose(f);
+}
+
 /* A daemon that begins with too little for anybody says so, and what would help. */
 static void test_warning(void **state)
 {
 	const char *const jsons[] = {"{\"limits\": {\"prompt_bytes\": 67108864}}", JSON};
+	char before[4096], after[4096];
 	(void)state;
 
+	read_groups(before, sizeof(before));
 	nsv_test_group_begin(&group);
 	nsv_test_group_leave(&group, 1024 * MIB); /* less than 40 times the longest prompt */
 	for (size_t i = 0; i < NSV_ARRAY_LEN(jsons); i++) {
@@ -181,6 +192,8 @@ static void test_warning(void **state)
 		assert_int_equal(nsv_serve_stop(&served), 0);
 	}
 	nsv_test_group_end(&group);
+	read_groups(after, sizeof(after));
+	assert_string_equal(after, before);
 }
 
 /* What is freed goes back at once, as without AddressSanitizer. */

@@ -67,10 +67,29 @@ static bool make(struct nsv_test_group *g, bool v2)
 	return false;
 }
 
+/* Where this process is among the groups of that version. */
+static void find_home(struct nsv_test_group *g)
+{
+	char line[512], names[64], path[sizeof(g->home) - 64];
+	FILE *f = fopen("/proc/self/cgroup", "re");
+	bool found = false;
+
+	while (f && !found && fgets(line, sizeof(line), f))
+		found = g->v2 ? sscanf(line, "0::%191s", path) == 1
+			      : sscanf(line, "%*u:%63[^:]:%191s", names, path) == 2 &&
+					strcmp(names, "memory") == 0;
+	if (f)
+		fclose(f);
+	assert_true(found);
+	snprintf(g->home, sizeof(g->home), ROOT "%s%s", g->v2 ? "" : "/memory", path);
+}
+
 void nsv_test_group_begin(struct nsv_test_group *g)
 {
-	if (make(g, true) || make(g, false))
+	if (make(g, true) || make(g, false)) {
+		find_home(g);
 		return;
+	}
 	print_message("skipped: no control group with a limit on memory can be made here\n");
 	skip();
 }
@@ -90,7 +109,7 @@ void nsv_test_group_add(const struct nsv_test_group *g, pid_t pid)
 
 void nsv_test_group_drop(const struct nsv_test_group *g, pid_t pid)
 {
-	move_to(g->v2 ? ROOT : ROOT "/memory", pid);
+	move_to(g->home, pid);
 }
 
 void nsv_test_group_leave(const struct nsv_test_group *g, uint64_t bytes)

@@ -7,7 +7,7 @@
 #include <sys/types.h>
 
 struct nsv_test_group {
-	char path[128];
+	char path[128], home[256]; /* home: of who made it */
 	bool v2;
 };
 
@@ -16,7 +16,7 @@ struct nsv_test_group {
 void nsv_test_group_begin(struct nsv_test_group *g);
 /* What the process takes from now on counts there. */
 void nsv_test_group_add(const struct nsv_test_group *g, pid_t pid);
-/* And from now on in no group. */
+/* And from now on where this process was as the group was made. */
 void nsv_test_group_drop(const struct nsv_test_group *g, pid_t pid);
 /* So many bytes more than are in use there now. */
 void nsv_test_group_leave(const struct nsv_test_group *g, uint64_t bytes);
