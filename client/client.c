@@ -97,7 +97,7 @@ static int wait_readable(int fd, int64_t deadline_ns, struct nsv_err *err)
 	struct pollfd p = {.fd = fd, .events = POLLIN};
 
 	for (;;) {
-		int64_t left = deadline_ns < 0 ? -1 : (deadline_ns - nsv_now_ns()) / 1000000;
+		int64_t left = deadline_ns < 0 ? -1 : (deadline_ns - nsv_clock_ns()) / 1000000;
 		bool late = deadline_ns >= 0 && left <= 0;
 		int n = poll(&p, 1, late ? 0 : left > 1000000 ? 1000000 : (int)left);
 		if (n > 0)
@@ -222,7 +222,7 @@ static int introduce_until(const char *path, const struct nsv_client_options *o,
 	int ret = introduce(path, o, c, err);
 
 	for (int nap_ms = 10; ret == -ECONNRESET || ret == -EPIPE; nap_ms *= 2) {
-		if (deadline >= 0 && nsv_now_ns() + nap_ms * 1000000ll >= deadline)
+		if (deadline >= 0 && nsv_clock_ns() + nap_ms * 1000000ll >= deadline)
 			break;
 		take_leave(c);
 		poll(NULL, 0, nap_ms);
@@ -242,7 +242,7 @@ static int open_client(const char *path, const struct nsv_client_options *o,
 	c->up_region = NSV_REGION_NONE;
 	c->down_region = NSV_REGION_NONE;
 	c->away_ns = o->away_timeout_ms < 0 ? -1 : o->away_timeout_ms * 1000000ll;
-	c->quiet_ns = nsv_now_ns();
+	c->quiet_ns = nsv_clock_ns();
 	nsv_spin_init(&c->spin, o->spin_us);
 	int ret = introduce_until(path, o, c, err);
 	if (ret == 0)

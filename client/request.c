@@ -248,7 +248,7 @@ void nsv_request_finish(struct nsv_request *r)
 		copy_result(r);
 	else
 		set_refusal(r);
-	r->end_ns = nsv_now_ns();
+	r->end_ns = nsv_clock_ns();
 	r->finished = true;
 	r->cancel = false;
 	c->slots[r->slot] = NULL;

@@ -225,7 +225,7 @@ static int put_question(struct nsv_client *c)
  * session. */
 static int mind_silence(struct nsv_client *c)
 {
-	int64_t now = nsv_now_ns();
+	int64_t now = nsv_clock_ns();
 
 	if (c->heard) {
 		c->heard = c->asked = false;
@@ -308,7 +308,7 @@ int nsv_client_arm(struct nsv_client *c)
 
 int64_t nsv_deadline_ns(int timeout_ms)
 {
-	return timeout_ms < 0 ? -1 : nsv_now_ns() + (int64_t)timeout_ms * 1000000;
+	return timeout_ms < 0 ? -1 : nsv_clock_ns() + (int64_t)timeout_ms * 1000000;
 }
 
 /* true: something came while spinning. */
@@ -324,7 +324,7 @@ static bool spin(struct nsv_client *c, int64_t start_ns, int64_t deadline_ns)
 				return true;
 			nsv_pause();
 		}
-	} while (nsv_now_ns() < until);
+	} while (nsv_clock_ns() < until);
 	return false;
 }
 
@@ -335,7 +335,7 @@ static int sleep_until(struct nsv_client *c, int64_t deadline_ns)
 	struct timespec left = {0}, *timeout = NULL;
 
 	if (deadline_ns >= 0) {
-		int64_t left_ns = deadline_ns - nsv_now_ns();
+		int64_t left_ns = deadline_ns - nsv_clock_ns();
 		if (left_ns <= 0)
 			return -ETIMEDOUT;
 		left.tv_sec = left_ns / 1000000000;
@@ -361,7 +361,7 @@ static int sleep_watchfully(struct nsv_client *c, int64_t deadline_ns)
 
 int nsv_session_wait(struct nsv_client *c, int64_t deadline_ns)
 {
-	int64_t start = nsv_now_ns();
+	int64_t start = nsv_clock_ns();
 	int slept = 0;
 
 	if (c->broken)
@@ -369,7 +369,7 @@ int nsv_session_wait(struct nsv_client *c, int64_t deadline_ns)
 	/* News of other requests that their owner has not read is no reason to stay awake. */
 	if (!spin(c, start, deadline_ns) && arm(c))
 		slept = sleep_watchfully(c, deadline_ns);
-	nsv_spin_learn(&c->spin, nsv_now_ns() - start);
+	nsv_spin_learn(&c->spin, nsv_clock_ns() - start);
 	int ret = nsv_client_dispatch(c);
 	return ret < 0 ? ret : slept;
 }

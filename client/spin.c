@@ -2,7 +2,6 @@
 #include "client/spin.h"
 
 #include <sched.h>
-#include <time.h>
 
 static int n_usable_cpu(void)
 {
@@ -40,12 +39,4 @@ void nsv_spin_learn(struct nsv_spin *spin, int64_t waited_ns)
 	int64_t most = 2 * NSV_SPIN_MAX_NS;
 
 	spin->average_ns = (3 * spin->average_ns + (waited_ns < most ? waited_ns : most)) / 4;
-}
-
-int64_t nsv_now_ns(void)
-{
-	struct timespec ts;
-
-	clock_gettime(CLOCK_MONOTONIC, &ts);
-	return (int64_t)ts.tv_sec * 1000000000 + ts.tv_nsec;
 }

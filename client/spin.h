@@ -5,6 +5,7 @@
 #define NSV_CLIENT_SPIN_H
 
 #include "shm/base.h"
+#include "shm/clock.h"
 
 #define NSV_SPIN_MAX_NS 50000
 
@@ -21,6 +22,10 @@ int64_t nsv_spin_bound_ns(const struct nsv_spin *spin);
 /* A wait took this long, spinning and sleeping together. */
 void nsv_spin_learn(struct nsv_spin *spin, int64_t waited_ns);
 
-int64_t nsv_now_ns(void); /* CLOCK_MONOTONIC */
+/* Signed, as times to wait are: below 0 is for ever. */
+static inline int64_t nsv_clock_ns(void)
+{
+	return (int64_t)nsv_now_ns();
+}
 
 #endif

@@ -39,7 +39,7 @@ static int pull(struct nsv_request *r)
 		moved |= n > had;
 	}
 	if (moved && !r->first_ns)
-		r->first_ns = nsv_now_ns();
+		r->first_ns = nsv_clock_ns();
 	/* A daemon that has gone is noticed by whoever reads next; what was pulled counts. */
 	if (stalled && !r->client->broken)
 		(void)nsv_session_ring(r->client);
@@ -174,7 +174,7 @@ int nsv_request_collect(struct nsv_request *r, int timeout_ms, struct nsv_client
 	r->collecting = true;
 	do
 		ret = step_until(r, timeout_ms, deadline);
-	while (ret > 0 && (deadline < 0 || nsv_request_at_end(r) || nsv_now_ns() < deadline));
+	while (ret > 0 && (deadline < 0 || nsv_request_at_end(r) || nsv_clock_ns() < deadline));
 	if (ret > 0) /* output without end is no reason to stay longer */
 		ret = timeout_ms == 0 ? -EAGAIN : -ETIMEDOUT;
 	if (ret == 0)

@@ -104,7 +104,7 @@ static int try_send(struct nsv_client *c, struct nsv_sqe *entry, const struct pr
 static int send_entry(struct nsv_client *c, struct nsv_sqe *entry, const struct prompt *p,
 	const struct nsv_client_params *params, size_t params_len, struct nsv_request *r)
 {
-	int64_t deadline = nsv_deadline_ns(PATIENCE_MS), now = nsv_now_ns();
+	int64_t deadline = nsv_deadline_ns(PATIENCE_MS), now = nsv_clock_ns();
 
 	entry->slot = (uint16_t)r->slot;
 	entry->request_id = c->last_id + 1;

@@ -1,4 +1,4 @@
-/* The clock that all of the daemon and its regions go by. Any thread. */
+/* The clock that the daemon, its regions and the client library go by. Any thread. */
 #ifndef NSV_SHM_CLOCK_H
 #define NSV_SHM_CLOCK_H
 
