@@ -24,7 +24,7 @@ struct step {
 	const struct nsv_batch *batch;
 	struct nsv_attn_shape shapes[NSV_N_LAYER_KIND];
 	struct nsv_attn_plan plan; /* of both: no integer of it depends on the window */
-	bool attends_apart;
+	bool attends_apart[NSV_N_LAYER_KIND];
 	float *logits;
 };
 
@@ -177,10 +177,15 @@ static void meet_product(const struct walk *w)
 	nsv_team_barrier(w->mul_part);
 }
 
-/* Before attention and after it. */
-static void meet_attention(const struct walk *w)
+static bool attends_apart(const struct walk *w, uint32_t layer)
 {
-	if (!w->step->attends_apart)
+	return w->step->attends_apart[nsv_layer_kind(&w->m->desc, layer)];
+}
+
+/* Before attention and after it. */
+static void meet_attention(const struct walk *w, uint32_t layer)
+{
+	if (!attends_apart(w, layer))
 		meet(w);
 }
 
@@ -215,8 +220,14 @@ static uint32_t choose_take(uint32_t n_row, uint32_t n_member)
 	return n < ROW_UNIT ? ROW_UNIT : n < NSV_LANE_ROWS ? n : NSV_LANE_ROWS;
 }
 
-/* May each member's rows attend apart? */
-static bool can_part_attention(const struct nsv_batch *b, uint32_t n_member)
+static uint32_t count_keys(const struct nsv_attn_shape *shape, uint32_t n_past)
+{
+	return shape->window && shape->window < n_past ? shape->window : n_past;
+}
+
+/* May each member's rows attend apart, in layers of this shape? */
+static bool can_part_attention(
+	const struct nsv_batch *b, const struct nsv_attn_shape *shape, uint32_t n_member)
 {
 	uint64_t total = 0, most = 0;
 
@@ -231,7 +242,7 @@ static bool can_part_attention(const struct nsv_batch *b, uint32_t n_member)
 		for (nsv_part_range(&part, b->n_row, 1, &i, &end); i < end; i++) {
 			if (b->seqs[i].row0 != i || b->seqs[i].n_query != 1)
 				return false;
-			n_key += b->seqs[i].n_past;
+			n_key += count_keys(shape, b->seqs[i].n_past);
 		}
 		most = nsv_max_u64(most, n_key);
 		total += n_key;
@@ -429,7 +440,7 @@ static void attend(const struct walk *w, uint32_t layer)
 		.out = s->attn,
 		.scratch = s->attention};
 
-	if (w->step->attends_apart)
+	if (attends_apart(w, layer))
 		attend_apart(w, &call);
 	else
 		nsv_dispatch_attention(w->step->dispatch, w->part, &call);
@@ -547,9 +558,9 @@ static void run_member(const struct nsv_part *part, void *arg)
 
 	for (uint32_t i = 0; i < w.m->desc.n_layer; i++) {
 		run_rows(&w, i);
-		meet_attention(&w); /* it reads the K and V of every row */
+		meet_attention(&w, i); /* it reads the K and V of every row */
 		attend(&w, i);
-		meet_attention(&w); /* a row's heads come from all members */
+		meet_attention(&w, i); /* a row's heads come from all members */
 	}
 	run_rows(&w, w.m->desc.n_layer);
 	run_head(&w);
@@ -566,7 +577,9 @@ int nsv_model_forward(struct nsv_model *m, struct nsv_dispatch *dispatch,
 	ret = check(&s, err);
 	if (ret < 0)
 		return ret;
-	s.attends_apart = can_part_attention(batch, nsv_team_size(m->team));
+	for (uint32_t kind = 0; kind < nsv_n_layer_kind(&m->desc); kind++)
+		s.attends_apart[kind] =
+			can_part_attention(batch, &s.shapes[kind], nsv_team_size(m->team));
 	nsv_team_run(m->team, run_member, &s);
 	return 0;
 }

@@ -21,7 +21,7 @@ enum {
 	N_Q = N_HEAD * HEAD_DIM,
 	N_K = N_KV * HEAD_DIM,
 	N_VOCAB = 270, /* of the tiny vocabulary */
-	N_CTX = 64,
+	N_CTX = 512,
 	N_TOKEN = 24,
 	BLOCK = 8,
 	N_BLOCK = 5,
@@ -410,18 +410,19 @@ struct rig {
 	float *pool;
 };
 
-static void open_rig(struct rig *r, const struct file *f, const struct nsv_backend *backend)
+static void open_rig_of(struct rig *r, const struct file *f, const struct nsv_backend *backend,
+	uint32_t n_member, uint32_t n_block)
 {
 	const int64_t head = HEAD_DIM * BLOCK, plane = N_KV * head, block = 2 * N_LAYER * plane;
 	const struct nsv_kv_layout layout = {block, HEAD_DIM, head, 1};
 	struct nsv_err err = {""};
 
 	*r = (struct rig){.dispatch = {.backend = backend}};
-	assert_int_equal(nsv_team_new(1 + (uint32_t)random() % 3, &r->team), 0);
+	assert_int_equal(nsv_team_new(n_member, &r->team), 0);
 	const struct nsv_model_config config = {.max_row = N_TOKEN, .max_out = N_TOKEN};
 	if (nsv_model_new(f->g, backend, r->team, &config, &r->m, &err) < 0)
 		fail_msg("%s", err.text);
-	r->pool = calloc((size_t)block * N_BLOCK, sizeof(float));
+	r->pool = calloc((size_t)block * n_block, sizeof(float));
 	assert_non_null(r->pool);
 	/* Scale and window are the model's to set. */
 	r->kv = (struct nsv_model_kv){.base = r->pool,
@@ -431,12 +432,17 @@ static void open_rig(struct rig *r, const struct file *f, const struct nsv_backe
 			.n_kv_head = N_KV,
 			.head_dim = HEAD_DIM,
 			.block_size = BLOCK,
-			.n_block = N_BLOCK,
+			.n_block = n_block,
 			.kv_dtype = NSV_F32,
 			.window = 1,
 			.scale = 77,
 			.k = layout,
 			.v = layout}};
+}
+
+static void open_rig(struct rig *r, const struct file *f, const struct nsv_backend *backend)
+{
+	open_rig_of(r, f, backend, 1 + (uint32_t)random() % 3, N_BLOCK);
 }
 
 static void close_rig(struct rig *r)
@@ -557,6 +563,87 @@ static void test_gemma3(void **state)
 	check_forward(f, (struct extra){.set_u32 = "attention.sliding_window_pattern", .u32 = 1});
 }
 
+/* ---- Who attends */
+
+static struct {
+	void (*attention)(const struct nsv_part *part, const struct nsv_attn_call *call);
+	uint32_t n_call[2], n_alone[2]; /* of local layers, of global ones */
+} spy;
+
+static void spy_on_attention(const struct nsv_part *part, const struct nsv_attn_call *call)
+{
+	bool is_global = call->shape->window == 0;
+
+	__atomic_fetch_add(&spy.n_call[is_global], 1, __ATOMIC_RELAXED);
+	__atomic_fetch_add(&spy.n_alone[is_global], part->count == 1, __ATOMIC_RELAXED);
+	spy.attention(part, call);
+}
+
+/* A step of six sequences over the same blocks, but for a last one each. */
+static void run_streams(struct rig *r, const uint32_t n_past[6], float *logits)
+{
+	enum { N = 6, N_TABLE = 40 };
+	int32_t tables[N][N_TABLE], pos[N];
+	struct nsv_attn_seq seqs[N];
+	int64_t slots[N];
+	uint32_t rows[N];
+	struct nsv_err err = {""};
+
+	for (uint32_t i = 0; i < N; i++) {
+		uint32_t last = n_past[i] / BLOCK;
+		for (uint32_t b = 0; b < N_TABLE; b++)
+			tables[i][b] = (int32_t)(b < last ? b : N_TABLE + i);
+		slots[i] = (N_TABLE + i) * BLOCK + n_past[i] % BLOCK;
+		pos[i] = (int32_t)n_past[i];
+		rows[i] = i;
+		seqs[i] = (struct nsv_attn_seq){.row0 = i,
+			.n_query = 1,
+			.n_past = n_past[i],
+			.n_table = last + 1,
+			.block_table = tables[i]};
+	}
+	const struct nsv_batch batch = {.n_row = N,
+		.n_seq = N,
+		.n_out = N,
+		.tokens = (const int32_t[N]){1, 2, 3, 4, 5, 6},
+		.pos = pos,
+		.slots = slots,
+		.seqs = seqs,
+		.out_rows = rows};
+	if (nsv_model_forward(r->m, &r->dispatch, &r->kv, &batch, logits, &err) < 0)
+		fail_msg("%s", err.text);
+}
+
+/* Long histories beside short ones: in layers with a window all members have as much to read, and
+ * each attends for its own rows; in the others they share what there is. */
+static void test_windows_count_what_is_attended(void **state)
+{
+	static const uint32_t n_past[6] = {300, 301, 302, 8, 9, 10};
+	static float want[6 * N_VOCAB], have[6 * N_VOCAB];
+	const struct nsv_backend *cpu = find_backend("cpu");
+	struct nsv_backend spied = *cpu;
+	struct file f = make_file(&gemma3, &(struct extra){0});
+	struct rig r;
+	(void)state;
+
+	spy.attention = cpu->attention;
+	spied.attention = spy_on_attention;
+	open_rig_of(&r, &f, &spied, 2, 46);
+	nsv_team_resize(r.team, 1);
+	run_streams(&r, n_past, want);
+	nsv_team_resize(r.team, 2);
+	memset(spy.n_call, 0, sizeof(spy.n_call));
+	memset(spy.n_alone, 0, sizeof(spy.n_alone));
+	run_streams(&r, n_past, have);
+	assert_memory_equal(have, want, sizeof(want));
+	assert_int_equal(spy.n_call[0], 2 * (N_LAYER - 1));
+	assert_int_equal(spy.n_alone[0], 2 * (N_LAYER - 1));
+	assert_int_equal(spy.n_call[1], 2);
+	assert_int_equal(spy.n_alone[1], 0);
+	close_rig(&r);
+	free_file(&f);
+}
+
 /* ---- What is refused */
 
 static void expect_refused(const struct family *family, struct extra extra, const char *word)
@@ -640,6 +727,7 @@ int main(void)
 		cmocka_unit_test(test_llama),
 		cmocka_unit_test(test_qwen2),
 		cmocka_unit_test(test_gemma3),
+		cmocka_unit_test(test_windows_count_what_is_attended),
 		cmocka_unit_test(test_refuses_tensors),
 		cmocka_unit_test(test_refuses_variants),
 	};
