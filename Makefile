@@ -124,7 +124,7 @@ $(B)/fuzz/%: $(B)/obj/tests/fuzz/%.o $(call obj,tests/tools/gguf_write.c $(CLIEN
 # ---- What people type
 MODEL := $(shell echo $${XDG_CACHE_HOME:-$$HOME/.cache})/nanoserve/models/SmolLM2-135M-Instruct.Q4_1.gguf
 
-.PHONY: all kills demo model check check-tests check-asan check-tsan check-valgrind check-arm check-abi check-includes update-abi lint format fuzz soak soak-model chaos bench cuda install help clean
+.PHONY: all kills demo model check check-tests check-asan check-tsan check-valgrind check-arm check-numa check-abi check-includes update-abi lint format fuzz soak soak-model chaos bench cuda install help clean
 
 demo: ## install what is missing, build, fetch the default model, answer a prompt
 	@tests/tools/install-deps.sh build
@@ -181,6 +181,11 @@ check-arm: ## build all for AArch64 and run the tests of kernels there, emulated
 arm-tests: $(ARM_TESTS)
 	@RUN="qemu-aarch64 -L $(ARM_ROOT)" tests/tools/run-tests.sh $^
 	@RUN="qemu-aarch64 -L $(ARM_ROOT) -cpu cortex-a53" tests/tools/run-tests.sh $(filter %/test_registry,$^)
+
+check-numa: all ## the daemon on a machine of two nodes of memory, emulated by QEMU (x86-64, two minutes)
+	@tests/tools/install-deps.sh numa
+	@tests/tools/fetch-model.sh
+	@tests/tools/numa.sh $(B) $(MODEL)
 
 check-abi: $(B)/libnanoserve-client.so ## the public headers alone as C11 and C++17, the library's names and binary interface
 	@tests/abi/headers.sh $<

@@ -48,6 +48,7 @@ static const struct key keys[] = {
 	KEY(verbose, KEY_BOOL, 0, 0),
 	KEY(no_prefix_cache, KEY_BOOL, 0, 0),
 	KEY(share_prefixes, KEY_BOOL, 0, 0),
+	KEY(no_numa, KEY_BOOL, 0, 0),
 	IDS(users, KEY_USERS),
 	IDS(groups, KEY_GROUPS),
 };
@@ -87,6 +88,8 @@ static const char usage[] =
 	"  --no-prefix-cache   compute every prompt from its first token\n"
 	"  --share-prefixes    let users profit from each other's prompts: who measures the time\n"
 	"                      to a first token learns what others have asked\n"
+	"  --no-numa           use memory and processors as if all were equally near, though\n"
+	"                      they are on several nodes\n"
 	"  --users NAME[,NAME]...   only these users (names or ids) may connect, and those of\n"
 	"  --groups NAME[,NAME]...  these groups, root, and the daemon's own user [everybody who\n"
 	"                      can open the socket]\n"

@@ -35,6 +35,7 @@ struct nsv_config {
 	bool verbose;
 	bool no_prefix_cache;
 	bool share_prefixes;   /* the prefix cache of all users is one */
+	bool no_numa;          /* all memory is taken as equally near */
 	struct nsv_policy policy; /* who may connect */
 	struct nsv_limits limits;
 };

@@ -108,7 +108,8 @@ static int make_model(struct nsv_engine *e, const struct nsv_engine_config *c,
 	struct nsv_model_config mc = {.max_row = c->batch_tokens,
 		.max_out = nsv_exec_max_out((uint32_t)most),
 		.keep = &keep,
-		.pack_later = true};
+		.pack_later = true,
+		.small_pages = e->numa.n_node > 1};
 	int ret = nsv_model_new(g, e->info.backend, e->team, &mc, &e->model, err);
 
 	if (ret == 0 && *keep_fd >= 0 && !keep.taken)
@@ -272,6 +273,8 @@ int nsv_engine_new(struct nsv_engine **ret_engine, const struct nsv_engine_confi
 		return -ENOMEM;
 	}
 	e->kv_region = e->host_region = e->seqs_region = NSV_REGION_NONE;
+	e->numa = config->numa ? *config->numa : NSV_NUMA_NONE;
+	e->info.n_node = e->numa.n_node;
 	e->outbox = outbox;
 	e->stop_msg.kind = NSV_MSG_STOP;
 	e->failed_msg.kind = NSV_MSG_FAILED;
@@ -430,6 +433,27 @@ static void tell_stats(struct nsv_engine *e)
 	nsv_stat_set(&e->stats.n_thread, nsv_team_size(e->team));
 }
 
+static void settle_member(const struct nsv_part *part, void *arg)
+{
+	nsv_numa_settle(arg, part->index, part->count);
+}
+
+/* By the engine's thread, which is a member: whenever the team is another. */
+static void settle(struct nsv_engine *e)
+{
+	if (e->numa.n_node > 1)
+		nsv_team_run(e->team, settle_member, &e->numa);
+}
+
+static void resize(struct nsv_engine *e, uint32_t n)
+{
+	uint32_t before = nsv_team_size(e->team);
+
+	nsv_team_resize(e->team, n);
+	if (nsv_team_size(e->team) != before)
+		settle(e);
+}
+
 static int begin_window(struct nsv_engine *e)
 {
 	e->window_busy_ns = e->stats.step_ns;
@@ -443,8 +467,8 @@ static int end_window(struct nsv_engine *e, uint64_t busy_ns)
 
 	if (ret < 0)
 		return ret;
-	nsv_team_resize(e->team, nsv_crowd_next(&e->crowd, nsv_now_ns(), busy_ns,
-					 delay_ns - e->window_delay_ns));
+	resize(e, nsv_crowd_next(
+			  &e->crowd, nsv_now_ns(), busy_ns, delay_ns - e->window_delay_ns));
 	e->crowd.n = nsv_team_size(e->team); /* threads may be wanting */
 	return 0;
 }
@@ -465,7 +489,7 @@ static void adapt(struct nsv_engine *e)
 	e->has_window = ret == 0;
 	if (ret == 0)
 		return;
-	nsv_team_resize(e->team, e->crowd.most);
+	resize(e, e->crowd.most);
 	nsv_crowd_init(&e->crowd, e->crowd.most);
 	e->adapts = ret != -ENOENT;
 }
@@ -528,6 +552,7 @@ static void *run(void *arg)
 	int ret = 0;
 
 	prctl(PR_SET_NAME, "nsv-engine");
+	settle(e);
 	e->has_window = e->adapts && begin_window(e) == 0;
 	e->watchdog_ns = nsv_notify_watchdog_ns();
 	e->io_is_alive = 1;

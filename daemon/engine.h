@@ -12,6 +12,7 @@
 
 #include "daemon/model/model.h"
 #include "daemon/job.h"
+#include "daemon/numa.h"
 #include "daemon/seqs.h"
 
 #define NSV_MAX_SESSIONS 4096u /* records of the session table */
@@ -42,6 +43,7 @@ struct nsv_engine_config {
 	uint32_t run_ahead; /* steps under way at once: 1, or more to stand in for a device */
 	bool no_prefix_cache;
 	bool share_prefixes; /* one domain for all users */
+	const struct nsv_numa *numa; /* NULL: one node; borrowed */
 	/* NULL: nothing. The descriptors are the engine's from nsv_engine_new on, in any case. */
 	const struct nsv_engine_keep *keep;
 };
@@ -51,6 +53,7 @@ struct nsv_engine_info {
 	const struct nsv_backend *backend;
 	const struct nsv_model_desc *desc;
 	uint32_t threads; /* at most */
+	uint32_t n_node;  /* of memory */
 	uint32_t block_size, n_block;
 	uint32_t n_host_block;
 	uint32_t kv_dtype;

@@ -43,6 +43,7 @@ struct nsv_engine {
 	struct nsv_engine_info info;
 	const struct nsv_tok *tok;
 	struct nsv_team *team;
+	struct nsv_numa numa; /* its homes are borrowed */
 	struct nsv_model *model;
 	struct nsv_dispatch dispatch;
 	struct nsv_region kv_region, host_region, seqs_region;

@@ -5,19 +5,22 @@
 #include "daemon/errand.h"
 #include "daemon/log.h"
 #include "daemon/notify.h"
+#include "daemon/numa.h"
 #include "daemon/server.h"
 #include "shm/clock.h"
 
 static void describe(const struct nsv_engine *engine, uint64_t start_ns)
 {
 	const struct nsv_engine_info *i = nsv_engine_get_info(engine);
-	char status[512];
+	char status[512], nodes[32] = "";
 
+	if (i->n_node > 1)
+		snprintf(nodes, sizeof(nodes), " on %u nodes", i->n_node);
 	snprintf(status, sizeof(status),
-		"%s on %s%s%s, %u threads; KV pool of %u blocks (%u tokens in %s, %zu MiB), "
+		"%s on %s%s%s, %u threads%s; KV pool of %u blocks (%u tokens in %s, %zu MiB), "
 		"weights %zu MiB; ready after %.2f s",
 		i->desc->name, i->backend->name, *i->backend->isa() ? "/" : "", i->backend->isa(),
-		i->threads, i->n_block, i->n_block * i->block_size, nsv_kv_dtype_name(i->kv_dtype),
+		i->threads, nodes, i->n_block, i->n_block * i->block_size, nsv_kv_dtype_name(i->kv_dtype),
 		i->kv_len >> 20, i->weights_len >> 20, (double)(nsv_now_ns() - start_ns) / 1e9);
 	nsv_info("%s", status);
 	nsv_notify_ready(status);
@@ -26,6 +29,7 @@ static void describe(const struct nsv_engine *engine, uint64_t start_ns)
 /* Everything that the service stands on, in the order of its making. */
 struct service {
 	struct nsv_passed passed; /* by the service manager */
+	struct nsv_numa numa;
 	struct nsv_gguf *gguf;
 	struct nsv_tok *tok;
 	struct nsv_server server;
@@ -121,6 +125,7 @@ static int load(struct service *sv, const struct nsv_config *c, struct nsv_err *
 		.run_ahead = c->run_ahead,
 		.no_prefix_cache = c->no_prefix_cache,
 		.share_prefixes = c->share_prefixes,
+		.numa = &sv->numa,
 		.keep = &keep};
 	int ret = nsv_gguf_open(c->model, &sv->gguf, err);
 
@@ -136,6 +141,8 @@ static int serve(struct service *sv, const struct nsv_config *c, struct nsv_err 
 	uint64_t start_ns = nsv_now_ns();
 	int ret = nsv_passed_init(&sv->passed);
 
+	if (!c->no_numa) /* before there are threads and regions */
+		nsv_numa_begin(&sv->numa, c->threads ? c->threads : nsv_team_cpus());
 	if (ret == 0)
 		ret = nsv_server_init(&sv->server, c, &sv->passed, err);
 	if (ret == 0)
@@ -163,6 +170,7 @@ static void unload(struct service *sv)
 	nsv_engine_free(sv->engine);
 	nsv_tok_free(sv->tok);
 	nsv_gguf_close(sv->gguf);
+	nsv_numa_deinit(&sv->numa);
 	nsv_passed_deinit(&sv->passed);
 }
 
@@ -170,7 +178,7 @@ int main(int argc, char **argv)
 {
 	struct nsv_config config;
 	struct nsv_err err = {""};
-	struct service sv = {0};
+	struct service sv = {.numa = NSV_NUMA_NONE};
 	int ret = nsv_config_init(&config, argc, argv, &err);
 
 	if (ret == NSV_CONFIG_EXIT)

@@ -122,8 +122,8 @@ static int new_kv(struct nsv_engine *e, const struct nsv_engine_config *c, size_
 		ret = nsv_fail(
 			err, -EINVAL, "a KV pool of %u blocks is impossible", e->kv_geom.n_block);
 	if (ret == 0)
-		ret = nsv_region_create(
-			&e->kv_region, "nsv-kv", size.region, NSV_REGION_HUGE_LATER, err);
+		ret = nsv_region_create(&e->kv_region, "nsv-kv", size.region,
+			e->numa.n_node > 1 ? 0 : NSV_REGION_HUGE_LATER, err);
 	if (ret == 0)
 		nsv_kv_head_write(e->kv_region.map, &e->kv_geom, nsv_model_id(e->model),
 			e->info.backend->numerics);
@@ -188,7 +188,8 @@ static void *join_kv(void *arg)
 
 void nsv_engine_join_start(struct nsv_engine *e)
 {
-	e->joins = pthread_create(&e->join, NULL, join_kv, e) == 0; /* else pages stay small */
+	/* Else pages stay small, as they shall on several nodes. */
+	e->joins = e->numa.n_node == 1 && pthread_create(&e->join, NULL, join_kv, e) == 0;
 }
 
 void nsv_engine_join_stop(struct nsv_engine *e)

@@ -42,6 +42,7 @@ struct nsv_team {
 	_Atomic uint32_t n_taken; /* items of this phase */
 	char pad_taken[NSV_CACHE_LINE - 4];
 	uint32_t spin, spin_meet;
+	uint32_t n_cpu;	   /* that its maker could run on: later threads may keep to some of them */
 	uint32_t n_member; /* with the caller; n_room at most */
 	uint32_t n_room;
 	void (*fn)(const struct nsv_part *part, void *arg); /* NULL: leave */
@@ -139,7 +140,7 @@ uint32_t nsv_team_cpus(void)
 
 static void set_spin(struct nsv_team *team, uint32_t n)
 {
-	bool is_crowded = nsv_team_cpus() < n;
+	bool is_crowded = team->n_cpu < n;
 	team->spin = is_crowded ? SPIN_CROWDED : SPIN;
 	team->spin_meet = is_crowded ? SPIN_CROWDED : SPIN_MEET;
 }
@@ -194,6 +195,7 @@ int nsv_team_new(uint32_t n_thread, struct nsv_team **ret_team)
 	if (!team)
 		return -ENOMEM;
 	team->n_room = n_thread;
+	team->n_cpu = nsv_team_cpus();
 	team->n_member = 1;
 	for (uint32_t i = 0; i < n_thread; i++)
 		team->members[i].part = (struct nsv_part){.index = i, .team = team};

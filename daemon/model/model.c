@@ -100,6 +100,7 @@ int nsv_model_new(const struct nsv_gguf *g, const struct nsv_backend *backend,
 	m->weights = NSV_REGION_NONE;
 	m->backend = backend;
 	m->team = team;
+	m->small_pages = config->small_pages;
 	m->max_row = config->max_row;
 	m->max_out = (uint32_t)nsv_min(config->max_out, config->max_row);
 	ret = nsv_describe(g, &m->desc, err);

@@ -61,6 +61,7 @@ struct nsv_model_config {
 	uint32_t max_row, max_out;   /* bounds of a batch's n_row and n_out */
 	struct nsv_model_keep *keep; /* NULL: none */
 	bool pack_later;	     /* nsv_model_pack comes before the first forward */
+	bool small_pages;	     /* no huge ones for the weights */
 };
 
 /* Reads and checks everything, and packs the weights unless those that were kept are the same:

@@ -496,7 +496,8 @@ int nsv_model_pack(struct nsv_model *m, struct nsv_err *err)
 
 	if (!l)
 		return 0;
-	int r = nsv_region_create(&m->weights, "nsv-weights", m->weights_len, NSV_REGION_HUGE, err);
+	int r = nsv_region_create(&m->weights, "nsv-weights", m->weights_len,
+		m->small_pages ? 0 : NSV_REGION_HUGE, err);
 	if (r < 0)
 		return r;
 	nsv_team_run(m->team, pack_member, l);

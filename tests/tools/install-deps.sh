@@ -1,6 +1,6 @@
 #!/bin/sh
 # Installs with apt what is missing: `build` for the programs, `test` for the tests besides, `lint`
-# for make lint, `arm` to build for AArch64 and run that.
+# for make lint, `arm` to build for AArch64 and run that, `numa` for make check-numa.
 set -eu
 
 build="gcc make libc6-dev liburing-dev libsystemd-dev libjansson-dev libutf8proc-dev libsodium-dev
@@ -9,11 +9,13 @@ test="libcmocka-dev g++ strace clang libclang-rt-14-dev valgrind abigail-tools p
 	xz-utils"
 lint="cppcheck shellcheck"
 arm="make gcc-aarch64-linux-gnu qemu-user"
+numa="qemu-system-x86 busybox-static"
 
 case "${1:-build}" in
 test) want="$build $test" ;;
 lint) want=$lint ;;
 arm) want=$arm ;;
+numa) want=$numa ;;
 *) want=$build ;;
 esac
 missing=

@@ -27,7 +27,7 @@ static void test_every_key(void **state)
 			"{\"model\": \"m\", \"socket\": \"s\", \"backend\": \"cpu\","
 			" \"kv_blocks\": 9, \"threads\": 2, \"batch_tokens\": 3,"
 			" \"mixed_tokens\": 2, \"max_requests\": 4, \"spin_us\": 5,"
-			" \"verbose\": true, \"users\": [\"root\", 1234, \"77\"], \"groups\": [],"
+			" \"verbose\": true, \"no_numa\": true, \"users\": [\"root\", 1234, \"77\"], \"groups\": [],"
 			" \"limits\": {\"sessions\": 1, \"requests\": 2, \"descriptors\": 9,"
 			" \"memory_mib\": 3, \"prompt_bytes\": 4, \"session_slots\": 5,"
 			" \"hello_ms\": 6}}"),
@@ -38,7 +38,7 @@ static void test_every_key(void **state)
 	assert_int_equal(c.kv_blocks, 9);
 	assert_int_equal(c.max_requests, 4);
 	assert_int_equal(c.mixed_tokens, 2);
-	assert_true(c.verbose);
+	assert_true(c.verbose && c.no_numa);
 	assert_int_equal(c.policy.users.n, 3);
 	assert_int_equal(c.policy.users.list[0], 0);
 	assert_int_equal(c.policy.users.list[1], 1234);

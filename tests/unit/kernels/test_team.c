@@ -249,6 +249,46 @@ static void test_shared_cpu(void **unused)
 	nsv_team_free(team);
 }
 
+#define LATE_PAUSES 1000u
+
+struct lateness {
+	const cpu_set_t *all;
+	long n_sleep[2];
+};
+
+static void late_part(const struct nsv_part *part, void *arg)
+{
+	struct lateness *l = arg;
+	assert_int_equal(sched_setaffinity(0, sizeof(*l->all), l->all), 0);
+	long before = sleeps_of_thread();
+	for (uint32_t p = 0; p < N_SHARED; p++) {
+		for (uint32_t i = 0; part->index == p % 2 && i < LATE_PAUSES; i++)
+			nsv_pause();
+		nsv_team_barrier(part);
+	}
+	l->n_sleep[part->index] = sleeps_of_thread() - before;
+}
+
+/* An owner that keeps to some of the processors makes members for all of them: who waits does so
+ * awake, as if there was a processor for each. */
+static void test_owner_stays(void **unused)
+{
+	struct nsv_team *team = NULL;
+	struct lateness l;
+	cpu_set_t all;
+	(void)unused;
+	if (getenv("NANOSERVE_QUICK") || nsv_team_cpus() < 2)
+		skip(); /* as above */
+	assert_int_equal(nsv_team_new(2, &team), 0);
+	assert_int_equal(nsv_proc_stay_on(1, &all), 0);
+	nsv_team_resize(team, 1);
+	nsv_team_resize(team, 2);
+	l.all = &all;
+	nsv_team_run(team, late_part, &l);
+	assert_in_range(l.n_sleep[0] + l.n_sleep[1], 0, N_SHARED / 4);
+	nsv_team_free(team);
+}
+
 static void test_new_and_free(void **unused)
 {
 	struct nsv_team *team = NULL;
@@ -297,6 +337,7 @@ int main(void)
 		cmocka_unit_test(test_resize),
 		cmocka_unit_test(test_delay),
 		cmocka_unit_test(test_shared_cpu),
+		cmocka_unit_test(test_owner_stays),
 		cmocka_unit_test(test_new_and_free),
 		cmocka_unit_test(test_range),
 	};

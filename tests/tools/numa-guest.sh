@@ -1,0 +1,128 @@
+#!/bin/sh
+# What numa.sh boots as the first process of a machine of two nodes of memory, with two processors
+# each: runs the daemon there and looks where its memory and its threads are.
+export PATH=/bin NANOSERVE_SOCKET=/tmp/socket
+n_failed=0 pid=
+
+expect() {
+	if [ "$2" = "$3" ]; then
+		echo "ok: $1: $2"
+	else
+		echo "FAILED: $1: $2, expected $3"
+		n_failed=$((n_failed + 1))
+	fi
+}
+
+# The daemon, in a control group, until it serves.
+start() {
+	echo "# nanoserved $*"
+	: >/tmp/log
+	before0=$(shared 0) before1=$(shared 1)
+	sh -c 'echo $$ >"/cg/$0/cgroup.procs" && exec nanoserved "$@"' "$@" --model /model \
+		--socket $NANOSERVE_SOCKET --kv-blocks 400 --batch-tokens 64 --no-prefix-cache \
+		2>/tmp/log &
+	pid=$!
+	until grep -q "ready after" /tmp/log; do
+		kill -0 $pid || break
+		sleep 0.2
+	done
+	grep -v "^clients can pass" /tmp/log
+}
+
+stop() {
+	kill $pid
+	wait $pid
+	expect "its exit" $? 0
+}
+
+# Pages of the weights on node $1.
+pages() {
+	awk -v "node=^N$1=" '
+		/memfd:nsv-weights/ { for (i = 1; i <= NF; i++) if (sub(node, "", $i)) n += $i }
+		END { print n + 0 }' /proc/$pid/numa_maps
+}
+
+# KiB of shared memory on node $1: of all regions, whether they have been touched or not.
+shared() {
+	awk '$3 == "Shmem:" { print $4 }' /sys/devices/system/node/node"$1"/meminfo
+}
+
+# "both": half of it is on each node, to a hundredth; else the node that has nearly all.
+where() {
+	awk -v "a=$1" -v "b=$2" 'BEGIN {
+		x = a / (a + b)
+		print (x > 0.99 ? "node 0" : x < 0.01 ? "node 1" : x > 0.495 && x < 0.505 ? "both" : x) }'
+}
+
+weights() {
+	where "$(pages 0)" "$(pages 1)"
+}
+
+regions() {
+	where $(($(shared 0) - before0)) $(($(shared 1) - before1))
+}
+
+huge_pages() {
+	awk '/^ShmemHugePages/ { print ($2 > 0 ? "some" : "none") }' /proc/meminfo
+}
+
+# Processors of the threads of a name.
+stays() {
+	for t in "/proc/$pid/task"/*; do
+		grep -q "^$1\$" "$t/comm" || continue
+		awk '/^Cpus_allowed_list/ { print $2 }' "$t/status"
+	done
+}
+
+answer() {
+	nanoserve generate -n 6 --temperature 0 "What is a page table?"
+}
+
+status() {
+	nanoserve status --json | sed -n "s/.*\"$1\":\([0-9]*\).*/\1/p"
+}
+
+mount -t devtmpfs devtmpfs /dev
+mount -t proc proc /proc
+mount -t sysfs sysfs /sys
+mount -t cgroup2 cgroup2 /cg
+echo "+cpuset" >/cg/cgroup.subtree_control
+mkdir /cg/all /cg/memory-of-1 /cg/processors-of-1
+echo 1 >/cg/memory-of-1/cpuset.mems
+echo 2-3 >/cg/processors-of-1/cpuset.cpus
+
+start all --threads 4
+expect nodes "$(status nodes)" 2
+said=$(answer)
+expect weights "$(weights)" both
+expect "all regions" "$(regions)" both
+expect "huge pages" "$(huge_pages)" none
+expect "engine's processors" "$(stays nsv-engine)" 0-1
+expect "a member's" "$(stays nsv-work/1)" 0-1
+expect "a member's" "$(stays nsv-work/2)" 2-3
+expect "a member's" "$(stays nsv-work/3)" 2-3
+expect "io thread's" "$(stays nanoserved)" 0-3
+stop
+
+start all --threads 4 --no-numa
+expect nodes "$(status nodes)" 1
+expect "an answer" "$(answer)" "$said"
+expect "a member's processors" "$(stays nsv-work/2)" 0-3
+stop
+
+start memory-of-1 --threads 4
+expect nodes "$(status nodes)" 1
+expect weights "$(weights)" "node 1"
+expect "all regions" "$(regions)" "node 1"
+expect "huge pages" "$(huge_pages)" some
+expect "a member's processors" "$(stays nsv-work/2)" 0-3
+stop
+
+start processors-of-1
+expect nodes "$(status nodes)" 1
+expect threads "$(status threads)" 2
+expect weights "$(weights)" "node 1"
+stop
+
+[ $n_failed = 0 ] && echo "numa: all is where it should be"
+poweroff -f
