@@ -89,13 +89,13 @@ static void play(struct nsv_stage *g, const struct load *load, struct nsv_story 
 		nsv_story_copy(&stories[i], &s);
 		while (!nsv_stage_add(g, &stories[i])) {
 			assert_true(g->n_live > 0);
-			nsv_stage_turn(g, NSV_HANG_MS);
+			nsv_stage_turn(g, NSV_LOOK_MS);
 		}
 		i++;
 		if (load->lazy && t_below(4) == 0)
 			usleep(t_below(20000));
 	}
-	while (nsv_stage_turn(g, NSV_HANG_MS))
+	while (nsv_stage_turn(g, NSV_LOOK_MS))
 		if (load->lazy && t_below(10) == 0)
 			usleep(t_below(5000));
 }

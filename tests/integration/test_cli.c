@@ -1,7 +1,6 @@
 /* The command line against a real daemon with a tiny model: each flag, exit code and JSON field,
  * what cannot be read or written, and chat at a terminal. */
 #include <pty.h>
-#include <poll.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -495,9 +494,7 @@ static void open_terminal(struct terminal *t, const char *n_token)
 /* Reads on, for `what` to come; false: the terminal's other side is gone. */
 static bool read_terminal(struct terminal *t, const char *what)
 {
-	struct pollfd p = {.fd = t->fd, .events = POLLIN};
-
-	if (poll(&p, 1, NSV_HANG_MS) != 1)
+	if (!nsv_wait_readable(t->fd))
 		fail_msg("\"%s\" does not come; \"%s\" did", what, out);
 	ssize_t n = read(t->fd, out + t->len, sizeof(out) - 1 - t->len);
 	if (n <= 0)
@@ -529,13 +526,12 @@ static void type(struct terminal *t, const char *keys)
 /* Until the terminal has taken it, which throws away what is on its way: nothing may be. */
 static void press_ctrl_c(struct terminal *t)
 {
-	struct pollfd p = {.fd = t->fd, .events = POLLIN};
 	char packet[64] = {0};
 
 	assert_int_equal(ioctl(t->fd, TIOCPKT, &(int){1}), 0);
 	type(t, "\x03");
 	while (!(packet[0] & TIOCPKT_FLUSHREAD)) {
-		assert_int_equal(poll(&p, 1, NSV_HANG_MS), 1);
+		assert_true(nsv_wait_readable(t->fd));
 		assert_true(read(t->fd, packet, sizeof(packet)) > 0);
 	}
 	assert_int_equal(ioctl(t->fd, TIOCPKT, &(int){0}), 0);
@@ -581,7 +577,7 @@ static void wait_for_io(void)
 
 	assert_non_null(client);
 	for (int i = 0; i < 2; i++)
-		assert_int_equal(nsv_client_ping(client, NSV_HANG_MS), 0);
+		assert_int_equal(nsv_ask_ping(client), 0);
 	nsv_client_close(client);
 }
 

@@ -172,10 +172,10 @@ static void test_what_runs_ends_and_nothing_begins(void **state)
 	expect_refused(late, nsv_client_submit_text(late, "x", 1, NULL, &r), &r);
 	end_stream(&s);
 	assert_true(is_draining(client));
-	assert_int_equal(nsv_request_collect(output, NSV_HANG_MS, &chunk), 0);
+	assert_int_equal(nsv_ask_collect(output, &chunk), 0);
 	assert_true(chunk.n_token > LOG_TOKENS);
 	assert_int_equal(wait_for_exit(), 0);
-	assert_int_equal(nsv_client_ping(client, NSV_HANG_MS), -ECONNRESET);
+	assert_int_equal(nsv_ask_ping(client), -ECONNRESET);
 	assert_int_equal(nsv_client_end_code(client), NSV_CLIENT_END_STOPPED);
 	nsv_client_close(client);
 	nsv_client_close(late);
@@ -282,7 +282,7 @@ static void test_idle(void **state)
 	assert_int_equal(nanoserve("--wait", err, sizeof(err)), 0);
 	assert_string_equal(err, "");
 	assert_int_equal(wait_for_exit(), 0);
-	assert_int_equal(nsv_client_wait(client, NSV_HANG_MS), -ECONNRESET);
+	assert_int_equal(nsv_ask_wait(client), -ECONNRESET);
 	assert_int_equal(nsv_client_end_code(client), NSV_CLIENT_END_STOPPED);
 	assert_int_equal(nanoserve(NULL, err, sizeof(err)), 3); /* no daemon */
 	nsv_client_close(client);
@@ -360,7 +360,7 @@ static void test_the_next_daemon_serves(void **state)
 	assert_int_equal(drain(s.client, 1), 0);
 	end_stream(&s);
 	wait_for_next(2);
-	assert_int_equal(nsv_client_wait(s.client, NSV_HANG_MS), -ECONNRESET);
+	assert_int_equal(nsv_ask_wait(s.client), -ECONNRESET);
 	assert_int_equal(nsv_client_end_code(s.client), NSV_CLIENT_END_STOPPED);
 	nsv_client_close(s.client);
 	struct nsv_client *client = nsv_ask_open(service.socket);

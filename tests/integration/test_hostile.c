@@ -21,13 +21,6 @@ static struct nsv_served served;
 
 /* ---- Connections */
 
-static void receive_within(int fd, int seconds)
-{
-	struct timeval t = {.tv_sec = seconds};
-
-	setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &t, sizeof(t));
-}
-
 static int open_and_close(void *arg)
 {
 	struct nsv_raw r;
@@ -67,7 +60,7 @@ static void test_silent_connections_have_a_limit(void **state)
 		assert_true(fds[i] >= 0);
 	}
 	for (int i = LIMIT; i < N; i++) {
-		receive_within(fds[i], NSV_HANG_S);
+		assert_true(nsv_wait_readable(fds[i]));
 		assert_int_equal(nsv_welcome_recv(fds[i], &w, &up_fd, &down_fd, &err), NSV_E_LIMIT);
 		assert_non_null(strstr(err.text, "without a hello"));
 	}
@@ -95,9 +88,9 @@ static void test_an_end_tells_of_all_dropped(void **state)
 	for (int i = 0; i < N; i++) {
 		int fd = nsv_raw_connect(served.daemon.socket);
 		nsv_bell_send(fd);
-		receive_within(fd, NSV_HANG_S);
-		while (recv(fd, &(char){0}, 1, 0) > 0) /* it is no hello */
-			;
+		do /* it is no hello */
+			assert_true(nsv_wait_readable(fd));
+		while (recv(fd, &(char){0}, 1, 0) > 0);
 		close(fd);
 	}
 	close(mkstemp(log));
@@ -222,7 +215,7 @@ static void test_large_sessions_in_every_phase(void **state)
 		assert_string_equal(a->reason, "");
 		if (i % 3 != 2)
 			continue;
-		receive_within(fds[i], NSV_HANG_S);
+		assert_true(nsv_wait_readable(fds[i]));
 		assert_int_equal(nsv_welcome_recv(fds[i], &w, &up_fd, &down_fd, &err), 0);
 		close(up_fd);
 		close(down_fd);

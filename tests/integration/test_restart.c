@@ -253,7 +253,7 @@ static void test_entries_are_taken_once(void **state)
 			nsv_ask_finish(client, 0, r[i], a);
 			check_same(a, &alone[i]);
 		}
-		assert_int_equal(nsv_request_collect(tokens, NSV_HANG_MS, &chunk), 0);
+		assert_int_equal(nsv_ask_collect(tokens, &chunk), 0);
 		assert_true(chunk.n_token > 0);
 		nsv_request_free(tokens);
 	}
@@ -279,7 +279,7 @@ static void test_an_output_is_asked_for_again(void **state)
 	for (size_t i = 0; i < sizeof(text); i++)
 		text[i] = (char)('a' + t_below(26));
 	assert_int_equal(nsv_client_tokenize(client, text, sizeof(text), 0, &r), 0);
-	assert_int_equal(nsv_request_collect(r, NSV_HANG_MS, &chunk), 0);
+	assert_int_equal(nsv_ask_collect(r, &chunk), 0);
 	size_t n_whole = chunk.n_token;
 	nsv_autofree int32_t *whole = malloc(n_whole * sizeof(*whole));
 	memcpy(whole, chunk.tokens, n_whole * sizeof(*whole));
@@ -292,7 +292,7 @@ static void test_an_output_is_asked_for_again(void **state)
 	assert_true(n <= NSV_ARRAY_LEN(first) && n < n_whole);
 	memcpy(first, chunk.tokens, n * sizeof(*first));
 	nsv_test_service_kill(&service, SIGKILL);
-	assert_int_equal(nsv_request_collect(r, NSV_HANG_MS, &chunk), 0);
+	assert_int_equal(nsv_ask_collect(r, &chunk), 0);
 	assert_int_equal(nsv_request_result(r, &result), 0);
 	assert_int_equal(result.code, 0);
 	assert_int_equal(n + chunk.n_token, n_whole);
@@ -366,12 +366,13 @@ static bool begin_with_patience(
 	return false;
 }
 
+/* ms below 0: with a test's patience. */
 static int read_to_end(struct nsv_request *r, int ms)
 {
 	struct nsv_client_chunk chunk = {.size = sizeof(chunk)};
 	int ret;
 
-	while ((ret = nsv_request_next(r, ms, &chunk)) > 0)
+	while ((ret = ms < 0 ? nsv_ask_next(r, &chunk) : nsv_request_next(r, ms, &chunk)) > 0)
 		;
 	return ret;
 }
@@ -391,7 +392,7 @@ static void test_a_daemon_that_stays_away(void **state)
 	assert_non_null(strstr(nsv_client_error(client), "away"));
 	assert_int_equal(read_to_end(other, 1000), -ETIMEDOUT);
 	kill(nsv_test_service_pid(&service), SIGCONT);
-	assert_int_equal(read_to_end(other, NSV_HANG_MS), 0);
+	assert_int_equal(read_to_end(other, -1), 0);
 	nsv_client_close(client);
 	nsv_client_close(patient);
 }
@@ -405,7 +406,7 @@ static bool silence_is_borne(int32_t away_ms)
 	o.away_timeout_ms = away_ms;
 	assert_int_equal(nsv_client_open(service.socket, &o, NULL, 0, &client), 0);
 	bool borne = nsv_client_wait(client, 5 * away_ms) == -ETIMEDOUT &&
-		     nsv_client_ping(client, NSV_HANG_MS) == 0;
+		     nsv_ask_ping(client) == 0;
 	nsv_client_close(client);
 	return borne;
 }
@@ -442,7 +443,7 @@ static void test_many_sessions(void **state)
 	for (int round = 0; round < 3; round++) {
 		nsv_test_service_kill(&service, SIGKILL);
 		for (int i = 0; i < N; i++) {
-			assert_int_equal(nsv_client_ping(clients[i], NSV_HANG_MS), 0);
+			assert_int_equal(nsv_ask_ping(clients[i]), 0);
 			if (t_below(2) == 0) {
 				nsv_client_close(clients[i]);
 				assert_int_equal(nsv_client_open(service.socket, &o, NULL, 0,
@@ -581,17 +582,17 @@ static void test_crashes_without_progress(void **state)
 	kill_in_step(&s, &raw, 1);
 	kill_in_step(&s, &raw, 2);
 	expect_crashed(&raw);
-	assert_int_equal(nsv_client_ping(client, NSV_HANG_MS), 0);
+	assert_int_equal(nsv_ask_ping(client), 0);
 	submit_slow(&raw);
 	kill_in_step(&s, &raw, 3);
 	expect_crashed(&raw);
 	nsv_ask_finish(client, 0, r, a);
 	assert_int_equal(a->result.code, NSV_E_CRASHED);
-	assert_int_equal(nsv_client_ping(client, NSV_HANG_MS), 0);
+	assert_int_equal(nsv_ask_ping(client), 0);
 	submit_slow(&raw);
 	kill_in_step(&s, &raw, 4);
 	assert_true(nsv_raw_closed(&raw));
-	assert_int_equal(nsv_client_ping(client, NSV_HANG_MS), -ECONNRESET);
+	assert_int_equal(nsv_ask_ping(client), -ECONNRESET);
 	assert_int_equal(nsv_client_end_code(client), NSV_CLIENT_END_LOST);
 	nsv_client_close(client);
 	client = open_narrow_at(s.socket, 2);

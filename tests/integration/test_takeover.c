@@ -151,7 +151,7 @@ static int be_dropped(void *arg)
 	NSV_EXPECT(rest->result.finish == NSV_CLIENT_FINISH_ERROR);
 	NSV_EXPECT(rest->result.code == NSV_E_DENIED);
 	NSV_EXPECT(strstr(rest->reason, "not among the users"));
-	NSV_EXPECT(nsv_client_ping(s->client, NSV_HANG_MS) == -ECONNRESET);
+	NSV_EXPECT(nsv_ask_ping(s->client) == -ECONNRESET);
 	NSV_EXPECT(nsv_client_end_code(s->client) == NSV_CLIENT_END_DENIED);
 	nsv_client_close(s->client);
 	free(rest);

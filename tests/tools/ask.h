@@ -19,12 +19,15 @@ struct nsv_answer {
 	char reason[256]; /* the error's sentence */
 };
 
-/* The library's defaults, but with the patience of a test: only what hangs does not come. */
+/* The library's defaults, but with no end to what waits for the daemon. */
 void nsv_ask_options(struct nsv_client_options *options);
 /* Opens a session at the socket, or returns NULL. */
 struct nsv_client *nsv_ask_open(const char *socket);
-/* nsv_request_next with a test's patience: -ETIMEDOUT only from what hangs. */
+/* The library's calls with a test's patience: -ETIMEDOUT only from what hangs. */
 int nsv_ask_next(struct nsv_request *request, struct nsv_client_chunk *ret_chunk);
+int nsv_ask_collect(struct nsv_request *request, struct nsv_client_chunk *ret_chunk);
+int nsv_ask_wait(struct nsv_client *client);
+int nsv_ask_ping(struct nsv_client *client);
 /* Waits for the end of a request, collects everything and frees it. submit_ret is what the submit
  * call returned. */
 void nsv_ask_finish(struct nsv_client *client, int submit_ret, struct nsv_request *request,

@@ -110,10 +110,9 @@ bool nsv_raw_next(struct nsv_raw *r, struct nsv_cqe *ret)
 
 bool nsv_raw_closed(struct nsv_raw *r)
 {
-	struct pollfd p = {.fd = r->fd, .events = POLLIN};
 	char buf[4096];
 
-	while (poll(&p, 1, NSV_HANG_MS) == 1) {
+	while (nsv_wait_readable(r->fd)) {
 		ssize_t n = recv(r->fd, buf, sizeof(buf), MSG_DONTWAIT);
 		if (n == 0 || (n < 0 && errno == ECONNRESET))
 			return true;

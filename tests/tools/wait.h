@@ -3,14 +3,14 @@
 #ifndef NSV_TESTS_TOOLS_WAIT_H
 #define NSV_TESTS_TOOLS_WAIT_H
 
+#include <poll.h>
 #include <stdint.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "shm/base.h"
 
-#define NSV_HANG_S 60
-#define NSV_HANG_MS (NSV_HANG_S * 1000) /* what takes so long does not come: never a measure */
+#define NSV_HANG_S 60 /* what takes so long does not come: never a measure */
 
 static inline int64_t nsv_wait_clock_s(void)
 {
@@ -24,6 +24,7 @@ static inline int64_t nsv_wait_clock_s(void)
  * host saves it, is ahead by all that time, in which nobody could have answered: however long it
  * was since the last look, no more than this is spent by one. */
 #define NSV_LOOK_S (NSV_HANG_S / 3)
+#define NSV_LOOK_MS (NSV_LOOK_S * 1000)
 
 struct nsv_patience {
 	int64_t last_s, left_s;
@@ -53,5 +54,17 @@ static inline bool nsv_patience_ends(struct nsv_patience *p, int64_t now_s)
 			usleep(200);                                                               \
 		holds_;                                                                            \
 	})
+
+/* true: a read would not block; false: it hangs. */
+static inline bool nsv_wait_readable(int fd)
+{
+	struct nsv_patience left = nsv_patience_begin(NSV_HANG_S, nsv_wait_clock_s());
+	struct pollfd p = {.fd = fd, .events = POLLIN};
+
+	while (poll(&p, 1, NSV_LOOK_MS) != 1)
+		if (nsv_patience_ends(&left, nsv_wait_clock_s()))
+			return false;
+	return true;
+}
 
 #endif

@@ -137,10 +137,10 @@ static void test_chunk_size(void **state)
 
 	assert_int_equal(nsv_client_submit_text(c, "abc", 3, NULL, &r), 0);
 	assert_int_equal(nsv_ask_next(r, &other), -EINVAL);
-	assert_int_equal(nsv_request_collect(r, NSV_HANG_MS, &other), -EINVAL);
+	assert_int_equal(nsv_ask_collect(r, &other), -EINVAL);
 	assert_non_null(strstr(nsv_client_error(c), "chunk"));
 	assert_null(other.text);
-	assert_int_equal(nsv_request_collect(r, NSV_HANG_MS, &chunk), 0);
+	assert_int_equal(nsv_ask_collect(r, &chunk), 0);
 	assert_int_equal(chunk.size, sizeof(chunk));
 	assert_int_equal(chunk.text_len, 3);
 	nsv_request_free(r);
@@ -289,7 +289,7 @@ static void test_many(void **state)
 	}
 	assert_int_equal(nsv_client_submit_text(c, "x", 1, NULL, &r), -EBUSY);
 	while (active > 0) {
-		assert_int_equal(nsv_client_wait(c, NSV_HANG_MS), 1);
+		assert_int_equal(nsv_ask_wait(c), 1);
 		while ((r = nsv_client_ready(c))) {
 			int i = (int)(intptr_t)nsv_request_data(r);
 			int ret;
@@ -335,9 +335,8 @@ static void test_event_loop(void **state)
 		}
 		if (ret == 0)
 			break;
-		struct pollfd p = {.fd = nsv_client_fd(c), .events = POLLIN};
 		if (nsv_client_arm(c) == 0)
-			assert_int_equal(poll(&p, 1, NSV_HANG_MS), 1);
+			assert_true(nsv_wait_readable(nsv_client_fd(c)));
 		assert_int_equal(nsv_client_dispatch(c), 0);
 	}
 	assert_int_equal(got, 4000);
@@ -383,20 +382,20 @@ static void test_collect(void **state)
 	int32_t ids[1000];
 
 	assert_int_equal(nsv_client_status(c, &r), 0);
-	assert_int_equal(nsv_request_collect(r, NSV_HANG_MS, &chunk), 0);
+	assert_int_equal(nsv_ask_collect(r, &chunk), 0);
 	assert_int_equal(chunk.text_len, strlen(FAKE_STATUS));
 	assert_memory_equal(chunk.text, FAKE_STATUS, chunk.text_len);
 	nsv_request_free(r);
 
 	char *text = random_text(1000);
 	assert_int_equal(nsv_client_tokenize(c, text, 1000, 0, &r), 0);
-	assert_int_equal(nsv_request_collect(r, NSV_HANG_MS, &chunk), 0);
+	assert_int_equal(nsv_ask_collect(r, &chunk), 0);
 	assert_int_equal(chunk.n_token, 1000);
 	for (size_t i = 0; i < 1000; i++)
 		ids[i] = chunk.tokens[i];
 	nsv_request_free(r);
 	assert_int_equal(nsv_client_detokenize(c, ids, 1000, &r), 0);
-	assert_int_equal(nsv_request_collect(r, NSV_HANG_MS, &chunk), 0);
+	assert_int_equal(nsv_ask_collect(r, &chunk), 0);
 	assert_int_equal(chunk.text_len, 1000);
 	assert_memory_equal(chunk.text, text, 1000);
 	nsv_request_free(r);
@@ -431,7 +430,7 @@ static void test_ping_and_sizes(void **state)
 	char *big = random_text(20000);
 
 	for (int i = 0; i < 200; i++)
-		assert_int_equal(nsv_client_ping(c, NSV_HANG_MS), 0);
+		assert_int_equal(nsv_ask_ping(c), 0);
 	assert_int_equal(nsv_client_session_id(c), 7);
 	assert_int_equal(nsv_client_submit_text(c, big, 20000, NULL, &r), -E2BIG);
 	assert_non_null(strstr(nsv_client_error(c), "16384"));
@@ -467,7 +466,7 @@ static void test_chat(void **state)
 	struct nsv_request *r;
 
 	assert_int_equal(nsv_client_submit_chat(c, m, 2, NULL, &r), 0);
-	assert_int_equal(nsv_request_collect(r, NSV_HANG_MS, &chunk), 0);
+	assert_int_equal(nsv_ask_collect(r, &chunk), 0);
 	assert_int_equal(chunk.text_len, sizeof(wire) - 1);
 	assert_memory_equal(chunk.text, wire, sizeof(wire) - 1);
 	nsv_request_free(r);
@@ -500,7 +499,7 @@ static void test_gone(void **state)
 	assert_int_equal(nsv_request_result(r, &result), -EAGAIN);
 	nsv_request_free(other);
 	assert_int_equal(nsv_client_submit_text(c, "x", 1, NULL, &other), -ECONNRESET);
-	assert_int_equal(nsv_client_ping(c, NSV_HANG_MS), -ECONNRESET);
+	assert_int_equal(nsv_ask_ping(c), -ECONNRESET);
 	nsv_client_close(c);
 	fake_set(&d->gone, 0);
 }
@@ -635,7 +634,7 @@ static void test_collect_on_news(void **state)
 		if (i % 2) /* the end has come before anybody looks */
 			assert_true(NSV_WAIT_FOR(has_ended(d, r)));
 		while (ret == -EAGAIN) {
-			assert_int_equal(nsv_client_wait(c, NSV_HANG_MS), 1);
+			assert_int_equal(nsv_ask_wait(c), 1);
 			assert_ptr_equal(nsv_client_ready(c), r);
 			ret = nsv_request_collect(r, 0, &chunk);
 		}

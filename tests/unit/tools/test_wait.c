@@ -54,6 +54,18 @@ static void test_slow_looks_end_too(void **state)
 	assert_int_equal(n, NSV_HANG_S / NSV_LOOK_S);
 }
 
+static void test_what_has_come_is_readable(void **state)
+{
+	int fds[2];
+	(void)state;
+
+	assert_int_equal(pipe(fds), 0);
+	assert_int_equal(write(fds[1], "x", 1), 1);
+	assert_true(nsv_wait_readable(fds[0]));
+	close(fds[0]);
+	close(fds[1]);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -61,6 +73,7 @@ int main(void)
 		cmocka_unit_test(test_looks_within_a_second_cost_nothing),
 		cmocka_unit_test(test_standing_still_is_one_look),
 		cmocka_unit_test(test_slow_looks_end_too),
+		cmocka_unit_test(test_what_has_come_is_readable),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
