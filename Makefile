@@ -169,7 +169,8 @@ VALGRIND_TESTS := $(filter-out $(B)/tests/integration/%,$(UNIT_BIN))
 check-valgrind: ## the unit tests under valgrind, with the instruction sets that it knows
 	@$(MAKE) --no-print-directory VARIANT=valgrind valgrind-tests
 valgrind-tests: $(VALGRIND_TESTS)
-	@NANOSERVE_CPU_ISA=avx2 NANOSERVE_QUICK=1 RUN="valgrind -q --error-exitcode=9 --leak-check=full" tests/tools/run-tests.sh $^
+	@NANOSERVE_EMULATED=1 NANOSERVE_CPU_ISA=avx2 NANOSERVE_QUICK=1 \
+		RUN="valgrind -q --error-exitcode=9 --leak-check=full" tests/tools/run-tests.sh $^
 
 # On a processor that has all; then the choice of a row on one without SDOT.
 ARM_ROOT := $(CURDIR)/build/arm-root
@@ -179,7 +180,7 @@ check-arm: ## build all for AArch64 and run the tests of kernels there, emulated
 	@tests/tools/arm-root.sh $(ARM_ROOT)
 	@$(MAKE) --no-print-directory VARIANT=arm CC="aarch64-linux-gnu-gcc --sysroot=$(ARM_ROOT)" all arm-tests
 arm-tests: $(ARM_TESTS)
-	@RUN="qemu-aarch64 -L $(ARM_ROOT)" tests/tools/run-tests.sh $^
+	@NANOSERVE_EMULATED=1 RUN="qemu-aarch64 -L $(ARM_ROOT)" tests/tools/run-tests.sh $^
 	@RUN="qemu-aarch64 -L $(ARM_ROOT) -cpu cortex-a53" tests/tools/run-tests.sh $(filter %/test_registry,$^)
 
 check-numa: all ## the daemon on a machine of two nodes of memory, emulated by QEMU (x86-64, two minutes)

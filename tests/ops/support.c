@@ -7,6 +7,21 @@ float t_uniform(float low, float high)
 	return low + (high - low) * (float)(t_rand() >> 40) * 0x1p-24f;
 }
 
+void *t_new(size_t len, size_t align)
+{
+	return nsv_guard_new(len, align, t_below(2) ? NSV_GUARD_AFTER : NSV_GUARD_BEFORE);
+}
+
+float *t_floats(size_t n)
+{
+	return t_new(n * sizeof(float), sizeof(float));
+}
+
+bool t_emulated(void)
+{
+	return getenv("NANOSERVE_EMULATED") != NULL;
+}
+
 float t_normal(void)
 {
 	float sum = 0;
@@ -91,8 +106,7 @@ static struct nsv_matrix new_matrix(
 	const struct nsv_dtype_info *info = nsv_dtype_info(dtype);
 	size_t row_len = 0;
 	assert_int_equal(nsv_dtype_row_len(dtype, n_in, &row_len), 0);
-	*ret_data = nsv_guard_new(
-		n_out * row_len, info->n_elem == 1 ? info->n_byte : 2, NSV_GUARD_AFTER);
+	*ret_data = t_new(n_out * row_len, info->n_elem == 1 ? info->n_byte : 2);
 	*ret_n = n_out * row_len / info->n_byte;
 	return (struct nsv_matrix){dtype, n_out, n_in, *ret_data};
 }

@@ -28,7 +28,7 @@ void t_fill_normal(float *x, size_t n, float scale);
 #define T_N_DTYPE 15
 extern const uint32_t t_dtypes[T_N_DTYPE];
 
-/* A random stored matrix; `data` is of nsv_guard_new. scale: of the weights, about. */
+/* A random stored matrix; `data` is of t_new. scale: of the weights, about. */
 struct nsv_matrix t_matrix(uint32_t dtype, uint32_t n_out, uint32_t n_in, float scale);
 /* The same of a quantised type, of whose blocks every byte but the scales in f16 is `byte`. */
 struct nsv_matrix t_matrix_equal(
@@ -52,9 +52,12 @@ bool t_can_flush(void);
 void t_close(const char *what, const float *a, const float *b, size_t n, float abs, float rel);
 void t_same(const char *what, const float *a, const float *b, size_t n);
 
-static inline float *t_floats(size_t n)
-{
-	return nsv_guard_new(n * sizeof(float), sizeof(float), NSV_GUARD_AFTER);
-}
+/* Of nsv_guard_new, at one side or the other: as likely the last byte lies right before a forbidden
+ * page as the first right after one. */
+void *t_new(size_t len, size_t align);
+float *t_floats(size_t n);
+
+/* Does valgrind or QEMU run this ($NANOSERVE_EMULATED)? Then fewer cases, of every kind. */
+bool t_emulated(void);
 
 #endif

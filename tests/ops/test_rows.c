@@ -1,5 +1,8 @@
 /* The operations on rows, on every backend: against doubles, in place and apart, over odd sizes,
- * with forbidden pages after each buffer; the same bits on every row of the table and any team. */
+ * with a forbidden page before or after each buffer; the same bits on every row of the table and
+ * any team, of extreme values too. */
+#include <float.h>
+
 #include "tests/ops/support.h"
 
 enum op { NORM, ADD, BIAS, ROPE_NORM, ROPE_NEOX, SILU, GELU, SOFTMAX };
@@ -17,6 +20,18 @@ struct op_call {
 static size_t len_of(const struct op_call *c)
 {
 	return (c->n_row - 1) * c->ld + c->n;
+}
+
+static size_t y_len_of(const struct op_call *c)
+{
+	if (c->op == ROPE_NORM || c->op == ROPE_NEOX)
+		return (size_t)c->n_row * (c->n_rot / 2) * 2;
+	return c->op == NORM || c->op == BIAS ? c->n : len_of(c);
+}
+
+static size_t out_len_of(const struct op_call *c)
+{
+	return c->op == SILU || c->op == GELU ? (size_t)c->n_row * c->n : len_of(c);
 }
 
 static void run_op(const struct nsv_part *part, void *arg)
@@ -127,27 +142,23 @@ static void check_untouched(const struct op_call *c, const float *in)
 
 static void check_op(struct op_call *c, float scale)
 {
-	size_t n, len = len_of(c), y_len = len;
+	size_t n, len = len_of(c), y_len = y_len_of(c), out_len = out_len_of(c);
 	const struct nsv_backend *list = t_backends(&n);
-	float *x = t_floats(len), *y, *cpu = t_floats(len);
-	if (c->op == ROPE_NORM || c->op == ROPE_NEOX)
-		y_len = (size_t)c->n_row * (c->n_rot / 2) * 2;
-	y = t_floats(y_len);
+	float *x = t_floats(len), *y = t_floats(y_len), *cpu = t_floats(out_len);
 	t_fill_normal(x, len, scale);
 	t_fill_normal(y, y_len, 1.0f);
 	c->x = x;
 	c->y = y;
 	for (size_t i = 0; i < n; i++) {
-		size_t out_len = c->op == SILU || c->op == GELU ? (size_t)c->n_row * c->n : len;
 		c->b = &list[i];
-		c->out = t_floats(len);
+		c->out = t_floats(out_len);
 		c->in_place = t_below(2);
-		memcpy(c->out, x, len * sizeof(float));
+		memcpy(c->out, x, out_len * sizeof(float));
 		t_run(c->b, 1 + t_below(4), run_op, c);
 		check_truth(c, x);
 		check_untouched(c, x);
 		if (i == 2)
-			memcpy(cpu, c->out, len * sizeof(float));
+			memcpy(cpu, c->out, out_len * sizeof(float));
 		else if (i > 2)
 			t_same(list[i].name, c->out, cpu, out_len);
 		nsv_guard_free(c->out);
@@ -237,6 +248,114 @@ static void test_exp_range(void **unused)
 	nsv_guard_free(p);
 }
 
+/* ---- Extreme values --------------------------------------------------------------------- */
+
+#define N_EXTREME 37u
+
+static const enum op all_ops[] = {NORM, ADD, BIAS, ROPE_NORM, ROPE_NEOX, SILU, GELU, SOFTMAX};
+
+/* Three rows of x by every row of the table; y as wide as any operation wants. */
+static struct op_call extreme_call(enum op op, const float *x, const float *y)
+{
+	return (struct op_call){.op = op, .n_row = 3, .n = N_EXTREME, .n_head = 1,
+		.head_dim = N_EXTREME, .n_rot = N_EXTREME - 1, .ld = N_EXTREME, .x = x, .y = y};
+}
+
+static float *run_extreme(struct op_call *c, const struct nsv_backend *b)
+{
+	c->b = b;
+	c->out = t_floats(out_len_of(c));
+	memcpy(c->out, c->x, out_len_of(c) * sizeof(float));
+	t_run(b, 1 + t_below(3), run_op, c);
+	return c->out;
+}
+
+/* Bit for bit, but that one NaN is as good as another. */
+static void check_alike(const char *what, const float *a, const float *b, size_t n)
+{
+	for (size_t i = 0; i < n; i++)
+		if (!isnan(a[i]) || !isnan(b[i]))
+			t_same(what, a + i, b + i, 1);
+}
+
+static void check_extremes(enum op op, const float *x, const float *y)
+{
+	struct op_call c = extreme_call(op, x, y);
+	size_t n;
+	const struct nsv_backend *list = t_backends(&n);
+	float *first = run_extreme(&c, &list[2]);
+	for (size_t i = 3; i < n; i++) {
+		float *out = run_extreme(&c, &list[i]);
+		check_alike(list[i].name, out, first, 3 * N_EXTREME);
+		nsv_guard_free(out);
+	}
+	for (uint32_t i = 0; i < N_EXTREME; i++) { /* of a row of equal ones, and one of zeros */
+		if (op == SOFTMAX)
+			assert_true(fabsf(first[i] * N_EXTREME - 1) < 1e-5f);
+		if (op == NORM || op == SILU || op == GELU)
+			assert_true(first[2 * N_EXTREME + i] == 0);
+	}
+	nsv_guard_free(first);
+}
+
+/* A row of equal ones, one of a mixture, one of zeros. */
+static void test_extremes(void **unused)
+{
+	static const float some[] = {0, -0.0f, 1e-42f, -1e-42f, FLT_MIN, 1, -1, 87.5f, -87.5f, 89,
+		-89, -104, 1e18f, -1e18f, FLT_MAX, -FLT_MAX};
+	float *x = t_floats(3 * N_EXTREME), *y = t_floats(3 * N_EXTREME);
+	(void)unused;
+	for (size_t k = 0; k < NSV_ARRAY_LEN(some); k++)
+		for (size_t o = 0; o < NSV_ARRAY_LEN(all_ops); o++) {
+			for (uint32_t i = 0; i < N_EXTREME; i++) {
+				x[i] = some[k];
+				x[N_EXTREME + i] = some[t_below(NSV_ARRAY_LEN(some))];
+				x[2 * N_EXTREME + i] = 0;
+			}
+			t_fill_normal(y, 3 * N_EXTREME, 1.0f);
+			check_extremes(all_ops[o], x, y);
+		}
+	nsv_guard_free(x);
+	nsv_guard_free(y);
+}
+
+/* The row shows that one of its numbers is none, and no other row does. */
+static void check_not_finite(const struct nsv_backend *b, enum op op, float bad)
+{
+	float *x = t_floats(3 * N_EXTREME), *y = t_floats(3 * N_EXTREME), *good, *out;
+	struct op_call c = extreme_call(op, x, y);
+	bool shows = false;
+	t_fill_normal(x, 3 * N_EXTREME, 1.0f);
+	t_fill_normal(y, 3 * N_EXTREME, 1.0f);
+	good = run_extreme(&c, b);
+	x[N_EXTREME + t_below(N_EXTREME)] = bad;
+	out = run_extreme(&c, b);
+	t_same(b->name, out, good, N_EXTREME);
+	t_same(b->name, out + 2 * N_EXTREME, good + 2 * N_EXTREME, N_EXTREME);
+	for (uint32_t i = 0; i < N_EXTREME; i++)
+		shows |= !isfinite(out[N_EXTREME + i]);
+	if (!shows)
+		fail_msg("%s op %d: %g is not seen", b->name, (int)op, (double)bad);
+	nsv_guard_free(x);
+	nsv_guard_free(y);
+	nsv_guard_free(good);
+	nsv_guard_free(out);
+}
+
+static void test_not_finite(void **unused)
+{
+	size_t n;
+	const struct nsv_backend *list = t_backends(&n);
+	(void)unused;
+	for (size_t i = 0; i < n; i++)
+		for (size_t o = 0; o < NSV_ARRAY_LEN(all_ops); o++) {
+			check_not_finite(&list[i], all_ops[o], NAN);
+			check_not_finite(&list[i], all_ops[o], INFINITY);
+		}
+}
+
+/* ---- Gathering rows of a stored matrix -------------------------------------------------- */
+
 struct embed_call {
 	const struct nsv_backend *b;
 	const struct nsv_matrix *m;
@@ -253,7 +372,7 @@ static void embed_part(const struct nsv_part *part, void *arg)
 
 static void check_embed(const struct nsv_backend *b, const struct nsv_matrix *m)
 {
-	int32_t ids[5];
+	int32_t *ids = t_new(5 * sizeof(*ids), sizeof(*ids));
 	struct embed_call c = {b, m, ids, 5, t_below(2) ? 1.0f : 3.5f, t_floats(5 * m->n_in)};
 	nsv_autofree float *want = malloc(m->n_in * sizeof(float));
 	size_t row_len = 0;
@@ -269,6 +388,7 @@ static void check_embed(const struct nsv_backend *b, const struct nsv_matrix *m)
 		t_close(b->name, c.out + (size_t)i * m->n_in, want, m->n_in, 1e-7f, 1e-6f);
 	}
 	nsv_guard_free(c.out);
+	nsv_guard_free(ids);
 }
 
 static void test_embed(void **unused)
@@ -328,13 +448,15 @@ static void check_append(const struct nsv_backend *b, uint32_t dtype, bool dim_m
 	struct nsv_attn_shape s = {.n_head = 3, .n_kv_head = 3, .head_dim = 20, .block_size = 16,
 		.n_block = 4, .kv_dtype = dtype, .scale = 1,
 		.k = {960, dim_major ? 1 : 20, 320, dim_major ? 16 : 1}, .v = {960, 20, 320, 1}};
-	int64_t slots[5] = {63, 0, 15, 16, 33};
-	size_t pool_len = 4 * 960 * (dtype == NSV_F32 ? 4 : 2), touched = 0;
-	struct append_call c = {b, &s, nsv_guard_new(pool_len, 2, NSV_GUARD_AFTER),
-		nsv_guard_new(pool_len, 2, NSV_GUARD_AFTER), NULL, NULL, slots, 67, 5};
-	float *k = t_floats(5 * 67), *v = t_floats(5 * 67);
-	t_fill_normal(k, 5 * 67, t_below(2) ? 1 : 1e-7f);
-	t_fill_normal(v, 5 * 67, t_below(2) ? 1 : 10000);
+	const int64_t places[5] = {63, 0, 15, 16, 33};
+	int64_t *slots = t_new(sizeof(places), sizeof(*places));
+	size_t pool_len = 4 * 960 * (dtype == NSV_F32 ? 4 : 2), n_float = 4 * 67 + 60, touched = 0;
+	struct append_call c = {b, &s, t_new(pool_len, 4), t_new(pool_len, 4), NULL, NULL, slots,
+		67, 5};
+	float *k = t_floats(n_float), *v = t_floats(n_float);
+	memcpy(slots, places, sizeof(places));
+	t_fill_normal(k, n_float, t_below(2) ? 1 : 1e-7f);
+	t_fill_normal(v, n_float, t_below(2) ? 1 : 10000);
 	memset(c.k_pool, 0xff, pool_len);
 	memset(c.v_pool, 0xff, pool_len);
 	c.k = k;
@@ -349,6 +471,7 @@ static void check_append(const struct nsv_backend *b, uint32_t dtype, bool dim_m
 	assert_int_equal(touched, 2 * 5 * 60);
 	nsv_guard_free(c.k_pool);
 	nsv_guard_free(c.v_pool);
+	nsv_guard_free(slots);
 	nsv_guard_free(k);
 	nsv_guard_free(v);
 }
@@ -447,6 +570,8 @@ int main(void)
 		cmocka_unit_test(test_softmax),
 		cmocka_unit_test(test_rope),
 		cmocka_unit_test(test_exp_range),
+		cmocka_unit_test(test_extremes),
+		cmocka_unit_test(test_not_finite),
 		cmocka_unit_test(test_embed),
 		cmocka_unit_test(test_append),
 		cmocka_unit_test(test_to_f16),

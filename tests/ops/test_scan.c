@@ -1,6 +1,6 @@
 /* The passes of sampling on every row of the instruction-set table, each against a scalar loop,
- * over odd sizes and extreme values, with forbidden pages after each buffer; weights against
- * doubles. */
+ * over odd sizes and extreme values, with a forbidden page before or after each buffer; weights
+ * against doubles. */
 #include <float.h>
 
 #include "tests/ops/support.h"
@@ -11,6 +11,7 @@ struct data {
 	uint32_t n;
 	float *x, *w, *key; /* (n) */
 	uint32_t *out;	    /* (n) */
+	double *mass;	    /* (NSV_SCAN_BUCKETS) */
 	struct nsv_scan_scale scale;
 };
 
@@ -47,7 +48,8 @@ static void data_new(struct data *d)
 	d->x = t_floats(d->n);
 	d->w = t_floats(d->n);
 	d->key = t_floats(d->n);
-	d->out = nsv_guard_new(d->n * sizeof(*d->out), sizeof(*d->out), NSV_GUARD_AFTER);
+	d->out = t_new(d->n * sizeof(*d->out), sizeof(*d->out));
+	d->mass = t_new(NSV_SCAN_BUCKETS * sizeof(double), sizeof(double));
 	draw_x(d->x, d->n);
 	d->scale = (struct nsv_scan_scale){-INFINITY, t_float(0.01f, 3), nsv_scan_grain(d->n)};
 	for (uint32_t i = 0; i < d->n; i++)
@@ -60,6 +62,7 @@ static void data_free(struct data *d)
 	nsv_guard_free(d->w);
 	nsv_guard_free(d->key);
 	nsv_guard_free(d->out);
+	nsv_guard_free(d->mass);
 }
 
 static void drive(check_fn *check)
@@ -121,11 +124,12 @@ static void check_buckets(const struct nsv_scan *s, struct data *d)
 {
 	const float scales[] = {100, 1, FLT_MAX, FLT_MIN};
 	const struct nsv_scan_split split = {d->scale.max, scales[t_below(4)]};
-	double mass[NSV_SCAN_BUCKETS] = {0}, want[NSV_SCAN_BUCKETS] = {0};
+	double want[NSV_SCAN_BUCKETS] = {0};
 	uint32_t bucket[MOST], probe = t_below(d->n), n = 0, step = t_below(2) ? 1 : 3;
 
 	s->weigh(d->x, d->n, &d->scale, d->w);
-	s->add_mass(d->x, d->w, d->n, step, &split, mass);
+	memset(d->mass, 0, sizeof(want));
+	s->add_mass(d->x, d->w, d->n, step, &split, d->mass);
 	for (uint32_t i = 0; i < d->n; i++) {
 		float b = (split.max - d->x[i]) * split.scale;
 
@@ -133,7 +137,7 @@ static void check_buckets(const struct nsv_scan *s, struct data *d)
 		if (i / 16 % step == 0)
 			want[bucket[i]] += (double)d->w[i];
 	}
-	assert_memory_equal(mass, want, sizeof(mass));
+	assert_memory_equal(d->mass, want, sizeof(want));
 	uint32_t n_list = s->list_bucket(d->x, d->n, &split, bucket[probe], d->out);
 	for (uint32_t i = 0; i < d->n; i++)
 		if (bucket[i] == bucket[probe])
