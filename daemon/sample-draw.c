@@ -2,11 +2,8 @@
  * whole multiples of one small number, so that their sums are exact: whichever way they are taken,
  * by buckets, by ranks or by members of a team, the same candidates are kept.
  *
- * A cut keeps the first candidates by falling key, until their weights reach a goal. Weights are
- * added up by bucket of the key; only the bucket in which the goal is reached is sorted. In a long
- * row that is known to lie between two keys once a sample is in buckets, and those between are
- * looked at alone. What a cut drops has weight 0 from then on, and where few are left they are moved
- * together, for one member to go on with.
+ * What a cut (daemon/sample-cut.c) drops has weight 0 from then on, and where few are left they are
+ * moved together, for one member to go on with.
  *
  * Where min-p or top-p will keep only a few of the likeliest, the head of the row, the tail gets no
  * weights: an estimate of their sum and how far it may be off say between which two numbers top-p's
@@ -14,33 +11,26 @@
  *
  * Members meet by slots of two turns: nobody writes for the turn after the next while another still
  * reads of this one, since they meet in between. */
-#include "daemon/sample-draw.h"
+#include "daemon/sample-draw-impl.h"
 
 #include <float.h>
 #include <math.h>
-#include <string.h>
-
-#include "daemon/sample-sort.h"
 
 #define GREEDY_BELOW 1e-3f
-#define HEAP_MOST 512u	  /* top-k up to so many by a heap */
-#define NARROW_LEAST 128u  /* so many are looked at by buckets once more before they are sorted */
-#define SORT_MOST 48u	  /* so few are not looked at by buckets first */
-#define SAMPLE_LEAST 8192u /* a cut among so many begins with a sample: */
-#define SAMPLE_STEP 16u	   /* one in so many */
-#define HEAD_LEAST 4096u   /* rows of fewer are weighed whole */
-#define STRETCH 128u	   /* and of so many one in so many is looked at, to guess the head: */
+#define HEAP_MOST 512u	 /* top-k up to so many by a heap */
+#define HEAD_LEAST 4096u /* rows of fewer are weighed whole */
+#define STRETCH 128u	 /* and of so many one in so many is looked at, to guess the head: */
 #define STRETCH_STEP 32u
-#define MIN_P_LEAST 1e-6f  /* below, rounding may lift a weight to it */
+#define MIN_P_LEAST 1e-6f    /* below, rounding may lift a weight to it */
 #define ESTIMATE_OFF 0x1p-16 /* more than twice what kernels/scan.h says */
-#define FEW 8u		  /* one in so many left: they are moved together */
-#define SHARE_LEAST 4096u /* rows of fewer are one member's */
+#define FEW 8u		     /* one in so many left: they are moved together */
+#define SHARE_LEAST 4096u    /* rows of fewer are one member's */
 #define SPAN_UNIT 64u
 #define REACH 40.0f /* of t: everything that has a weight is within it of the best */
 
 /* ---- Together */
 
-static const struct nsv_sample_share *meet(
+const struct nsv_sample_share *nsv_draw_meet(
 	struct nsv_draw *d, const struct nsv_sample_share *mine)
 {
 	struct nsv_sample_share *slots = d->s->share + d->turn++ % 2 * d->part->count;
@@ -52,9 +42,10 @@ static const struct nsv_sample_share *meet(
 	return slots;
 }
 
-static double add_sums(struct nsv_draw *d, double mine)
+double nsv_draw_add_sums(struct nsv_draw *d, double mine)
 {
-	const struct nsv_sample_share *slots = meet(d, &(struct nsv_sample_share){.sum = mine});
+	const struct nsv_sample_share *slots =
+		nsv_draw_meet(d, &(struct nsv_sample_share){.sum = mine});
 	double sum = 0;
 
 	for (uint32_t i = 0; i < d->part->count; i++)
@@ -64,7 +55,8 @@ static double add_sums(struct nsv_draw *d, double mine)
 
 static uint32_t add_counts(struct nsv_draw *d, uint32_t mine)
 {
-	const struct nsv_sample_share *slots = meet(d, &(struct nsv_sample_share){.n = mine});
+	const struct nsv_sample_share *slots =
+		nsv_draw_meet(d, &(struct nsv_sample_share){.n = mine});
 	uint32_t n = 0;
 
 	for (uint32_t i = 0; i < d->part->count; i++)
@@ -72,8 +64,7 @@ static uint32_t add_counts(struct nsv_draw *d, uint32_t mine)
 	return n;
 }
 
-/* Where the span of a member begins and ends. */
-static void find_span(const struct nsv_draw *d, uint32_t index, uint32_t *begin, uint32_t *end)
+void nsv_draw_find_span(const struct nsv_draw *d, uint32_t index, uint32_t *begin, uint32_t *end)
 {
 	const struct nsv_part part = {.index = index, .count = d->part->count};
 	size_t from, to;
@@ -83,16 +74,11 @@ static void find_span(const struct nsv_draw *d, uint32_t index, uint32_t *begin,
 	*end = (uint32_t)to;
 }
 
-static uint32_t span_len(const struct nsv_draw *d)
-{
-	return d->end - d->begin;
-}
-
 static void set_row(struct nsv_draw *d, const float *x, uint32_t n)
 {
 	d->x = x;
 	d->n = n;
-	find_span(d, d->part->index, &d->begin, &d->end);
+	nsv_draw_find_span(d, d->part->index, &d->begin, &d->end);
 }
 
 /* From here on the first member is alone. */
@@ -135,12 +121,13 @@ static void close_up(struct nsv_draw *d, uint32_t n_left)
 
 	if (n_left >= d->n / FEW)
 		return;
-	struct nsv_sample_share mine = {.n = d->scan->list(d->s->weight + d->begin, span_len(d),
-						FLT_TRUE_MIN, INFINITY, place + d->begin)};
-	const struct nsv_sample_share *slots = meet(d, &mine);
+	struct nsv_sample_share mine = {
+		.n = d->scan->list(d->s->weight + d->begin, nsv_draw_span_len(d), FLT_TRUE_MIN,
+			INFINITY, place + d->begin)};
+	const struct nsv_sample_share *slots = nsv_draw_meet(d, &mine);
 	if (part->index == 0)
 		for (uint32_t i = 0; i < part->count; i++) {
-			find_span(d, i, &begin, &end);
+			nsv_draw_find_span(d, i, &begin, &end);
 			n = gather(d, place + begin, slots[i].n, begin, n);
 		}
 	leave(d);
@@ -148,257 +135,6 @@ static void close_up(struct nsv_draw *d, uint32_t n_left)
 }
 
 /* ---- Cuts */
-
-/* This member's table, empty. */
-static double *begin_mass(const struct nsv_draw *d)
-{
-	double *mine = d->s->mass + (size_t)d->part->index * NSV_SCAN_BUCKETS;
-
-	return memset(mine, 0, NSV_SCAN_BUCKETS * sizeof(*mine));
-}
-
-/* All members' tables become one, of which each adds up a span. */
-static const double *merge_mass(const struct nsv_draw *d)
-{
-	double *all = d->s->mass;
-	size_t begin, end;
-
-	nsv_team_barrier(d->part);
-	nsv_part_range(d->part, NSV_SCAN_BUCKETS, NSV_CACHE_LINE / sizeof(*all), &begin, &end);
-	for (uint32_t i = 1; i < d->part->count; i++)
-		for (size_t k = begin; k < end; k++)
-			all[k] += all[i * NSV_SCAN_BUCKETS + k];
-	nsv_team_barrier(d->part);
-	return all;
-}
-
-/* The mass of each bucket, of one vector in `step`. */
-static const double *add_mass(struct nsv_draw *d, const float *key, const float *w,
-	const struct nsv_scan_split *split, uint32_t step)
-{
-	d->scan->add_mass(
-		key + d->begin, w + d->begin, span_len(d), step, split, begin_mass(d));
-	return merge_mass(d);
-}
-
-/* The bucket with which *sum reaches the goal; *sum is then that of the weights before it. */
-static uint32_t find_bucket(const double *mass, double goal, double *sum)
-{
-	uint32_t b = 0;
-
-	for (; b + 1 < NSV_SCAN_BUCKETS && *sum + mass[b] < goal; b++)
-		*sum += mass[b];
-	return b;
-}
-
-static uint32_t put_candidates(const struct nsv_draw *d, const float *key, const uint32_t *place,
-	uint32_t n, uint32_t from, uint32_t n_out)
-{
-	for (uint32_t i = 0; i < n; i++) {
-		uint32_t at = from + place[i];
-		d->s->cand[n_out++] = (struct nsv_lp){(int32_t)at, key[at]};
-	}
-	return n_out;
-}
-
-/* All that the members listed, to the first one's s->cand. Returns how many; 0 to the others. */
-static uint32_t put_listed(
-	const struct nsv_draw *d, const float *key, const struct nsv_sample_share *slots)
-{
-	uint32_t begin, end, n = 0;
-
-	for (uint32_t i = 0; d->part->index == 0 && i < d->part->count; i++) {
-		find_span(d, i, &begin, &end);
-		n = put_candidates(d, key, d->s->place + begin, slots[i].n, begin, n);
-	}
-	return n;
-}
-
-/* Those of a bucket. */
-static uint32_t list_bucket(
-	struct nsv_draw *d, const float *key, const struct nsv_scan_split *split, uint32_t b)
-{
-	struct nsv_sample_share mine = {.n = d->scan->list_bucket(
-		key + d->begin, span_len(d), split, b, d->s->place + d->begin)};
-
-	return put_listed(d, key, meet(d, &mine));
-}
-
-static uint32_t list_all(const struct nsv_draw *d, const float *key)
-{
-	for (uint32_t i = 0; i < d->n; i++)
-		d->s->cand[i] = (struct nsv_lp){(int32_t)i, key[i]};
-	return d->n;
-}
-
-static struct nsv_scan_split split_of(float max, float span)
-{
-	const float finite = fminf(fmaxf(span, FLT_MIN), FLT_MAX);
-
-	return (struct nsv_scan_split){max, fminf(NSV_SCAN_BUCKETS / finite, FLT_MAX)};
-}
-
-static uint32_t bucket_of(float key, const struct nsv_scan_split *split)
-{
-	float b = (split->max - key) * split->scale;
-
-	return b < NSV_SCAN_BUCKETS - 1 ? (uint32_t)b : NSV_SCAN_BUCKETS - 1;
-}
-
-static void find_ends(const struct nsv_lp *x, uint32_t n, float *min, float *max)
-{
-	*min = *max = x[0].logprob;
-	for (uint32_t i = 1; i < n; i++) {
-		*min = x[i].logprob < *min ? x[i].logprob : *min;
-		*max = x[i].logprob > *max ? x[i].logprob : *max;
-	}
-}
-
-/* Of n > 0 candidates only those of the bucket in which the goal is reached: how many. To *sum come
- * the weights of those before. */
-static uint32_t narrow(
-	struct nsv_sampler *s, uint32_t n, const float *w, double *sum, double goal)
-{
-	struct nsv_lp *x = s->cand;
-	double *mass = s->mass;
-	uint32_t n_left = 0;
-	float min, max;
-
-	find_ends(x, n, &min, &max);
-	const struct nsv_scan_split split = split_of(max, max - min);
-	memset(mass, 0, NSV_SCAN_BUCKETS * sizeof(*mass));
-	for (uint32_t i = 0; i < n; i++)
-		mass[bucket_of(x[i].logprob, &split)] += (double)w[x[i].id];
-	uint32_t b = find_bucket(mass, goal, sum);
-	for (uint32_t i = 0; i < n; i++)
-		if (bucket_of(x[i].logprob, &split) == b)
-			x[n_left++] = x[i];
-	return n_left;
-}
-
-/* The candidate of n > 0 with which the sum, so far `sum`, reaches the goal. */
-static struct nsv_sample_cut cut_in(
-	struct nsv_sampler *s, uint32_t n, const float *w, double sum, double goal)
-{
-	uint32_t i = 0;
-
-	if (n > NARROW_LEAST)
-		n = narrow(s, n, w, &sum, goal);
-	nsv_sample_sort(s->cand, s->rank, n);
-	for (;; i++) {
-		sum += (double)w[s->rank[i].id];
-		if (sum >= goal || i + 1 == n)
-			break;
-	}
-	return (struct nsv_sample_cut){s->rank[i].logprob, (uint32_t)s->rank[i].id, sum};
-}
-
-/* What a cut is looked for by. No key is above max; those that count lie within `span` below. */
-struct order {
-	const float *key, *w; /* (n) */
-	float max, span;
-	/* Below: of a sum of all, where no weight is more than 2^(-slope * (max - key)). */
-	bool is_sampled;
-	double total;
-	float slope;
-};
-
-/* Between which keys a sample says that the goal is reached. What the tail beyond the goal weighs is
- * less scattered than what the few likeliest do: buckets are added up from there, until three
- * standard deviations beside what is wanted. */
-static void guess_keys(const double *mass, const struct order *o,
-	const struct nsv_scan_split *split, double goal, float *low, float *high)
-{
-	const double growth = exp2((double)(o->slope / split->scale));
-	double rest = o->total - goal, beyond = -rest, variance = 0;
-	double w = pow(growth, -(double)NSV_SCAN_BUCKETS);
-	uint32_t b = NSV_SCAN_BUCKETS, b_low = b;
-
-	while (b > 0 && (beyond < 0 || beyond * beyond < 9 * variance)) {
-		beyond += mass[--b] * SAMPLE_STEP;
-		w *= growth;
-		variance = SAMPLE_STEP * (w * rest < goal ? w * rest : goal);
-		if (beyond < 0 && beyond * beyond > 9 * variance)
-			b_low = b;
-	}
-	*low = b_low < NSV_SCAN_BUCKETS ? split->max - ((float)b_low + 1) / split->scale : -INFINITY;
-	*high = b > 0 ? split->max - ((float)b - 1) / split->scale : INFINITY;
-}
-
-/* Of the n places that this member listed, those between two keys: what they weigh by finer buckets,
- * of all members together. */
-static const double *add_listed(
-	struct nsv_draw *d, const struct order *o, const struct nsv_scan_split *split, uint32_t n)
-{
-	const uint32_t *place = d->s->place + d->begin;
-	double *mine = begin_mass(d);
-
-	for (uint32_t i = 0; i < n; i++) {
-		uint32_t at = d->begin + place[i];
-		mine[bucket_of(o->key[at], split)] += (double)o->w[at];
-	}
-	return merge_mass(d);
-}
-
-/* Returns how many are left of n: those in the bucket. */
-static uint32_t keep_listed(const struct nsv_draw *d, const struct order *o,
-	const struct nsv_scan_split *split, uint32_t b, uint32_t n)
-{
-	uint32_t *place = d->s->place + d->begin, n_left = 0;
-
-	for (uint32_t i = 0; i < n; i++)
-		if (bucket_of(o->key[d->begin + place[i]], split) == b)
-			place[n_left++] = place[i];
-	return n_left;
-}
-
-/* By a sample: whether it was right. Each member looks at what it listed by itself: to fetch that
- * from another's cache would take longer. */
-static bool find_by_sample(struct nsv_draw *d, const struct order *o,
-	const struct nsv_scan_split *split, double goal)
-{
-	float low, high;
-
-	guess_keys(add_mass(d, o->key, o->w, split, SAMPLE_STEP), o, split, goal, &low, &high);
-	const struct nsv_scan_split finer =
-		split_of(fminf(high, o->max), fminf(high, o->max) - fmaxf(low, o->max - o->span));
-	struct nsv_sample_share mine = {0};
-	mine.sum = d->scan->part(o->key + d->begin, o->w + d->begin, span_len(d), low, high,
-		d->s->place + d->begin, &mine.n);
-	double sum = add_sums(d, mine.sum);
-	const double *mass = add_listed(d, o, &finer, mine.n);
-	bool is_right = sum < goal;
-	uint32_t b = find_bucket(mass, goal, &sum);
-	if (!is_right || sum + mass[b] < goal) {
-		nsv_team_barrier(d->part); /* all have read the mass */
-		return false;
-	}
-	mine.n = keep_listed(d, o, &finer, b, mine.n);
-	uint32_t n = put_listed(d, o->key, meet(d, &mine));
-	if (d->part->index == 0)
-		d->s->cut = cut_in(d->s, n, o->w, sum, goal);
-	nsv_team_barrier(d->part);
-	return true;
-}
-
-/* By falling key, equals by id, the one with which the sum of w (n) reaches the goal. That is above
- * 0 and not above the sum of all. */
-static struct nsv_sample_cut find_cut(struct nsv_draw *d, const struct order *o, double goal)
-{
-	const struct nsv_scan_split split = split_of(o->max, o->span);
-	double before = 0;
-
-	if (d->n <= SORT_MOST)
-		return cut_in(d->s, list_all(d, o->key), o->w, 0, goal);
-	if (o->is_sampled && d->n >= SAMPLE_LEAST && find_by_sample(d, o, &split, goal))
-		return d->s->cut;
-	uint32_t b = find_bucket(add_mass(d, o->key, o->w, &split, 1), goal, &before);
-	uint32_t n = list_bucket(d, o->key, &split, b);
-	if (d->part->index == 0)
-		d->s->cut = cut_in(d->s, n, o->w, before, goal);
-	nsv_team_barrier(d->part);
-	return d->s->cut;
-}
 
 static uint32_t keep_span(
 	const struct nsv_draw *d, const float *key, float low, uint32_t begin, uint32_t end)
@@ -411,8 +147,8 @@ static void apply_cut(struct nsv_draw *d, const float *key, struct nsv_sample_cu
 	uint32_t edge = cut.at + 1;
 	uint32_t n = keep_span(d, key, cut.key, d->begin, (uint32_t)nsv_min(d->end, edge));
 
-	n += keep_span(d, key, nextafterf(cut.key, INFINITY), (uint32_t)nsv_max(d->begin, edge),
-		d->end);
+	n += keep_span(
+		d, key, nextafterf(cut.key, INFINITY), (uint32_t)nsv_max(d->begin, edge), d->end);
 	d->total = cut.sum;
 	close_up(d, add_counts(d, n));
 }
@@ -492,7 +228,7 @@ static bool is_heap_work(const struct nsv_draw *d, uint32_t k)
 static void apply_top_k(struct nsv_draw *d, float *one)
 {
 	uint32_t k = top_k_of(d);
-	const struct order by_count = {.key = d->x,
+	const struct nsv_draw_order by_count = {.key = d->x,
 		.w = one,
 		.max = d->scale.max,
 		.span = d->span,
@@ -502,8 +238,8 @@ static void apply_top_k(struct nsv_draw *d, float *one)
 	for (uint32_t i = d->begin; i < d->end; i++)
 		one[i] = 1;
 	if (d->n_cand < d->n)
-		d->scan->keep(d->x + d->begin, -FLT_MAX, one + d->begin, span_len(d));
-	apply_cut(d, d->x, find_cut(d, &by_count, k));
+		d->scan->keep(d->x + d->begin, -FLT_MAX, one + d->begin, nsv_draw_span_len(d));
+	apply_cut(d, d->x, nsv_draw_find_cut(d, &by_count, k));
 }
 
 static void gather_best(struct nsv_draw *d)
@@ -530,13 +266,14 @@ static void weigh(struct nsv_draw *d)
 {
 	if (d->is_weighed)
 		return;
-	d->total = add_sums(d, d->scan->weigh(d->x + d->begin, span_len(d), &d->scale,
-				      d->s->weight + d->begin));
+	d->total = nsv_draw_add_sums(d, d->scan->weigh(d->x + d->begin, nsv_draw_span_len(d),
+						&d->scale, d->s->weight + d->begin));
 }
 
 static void add_up(struct nsv_draw *d)
 {
-	d->total = add_sums(d, d->scan->sum(d->s->weight + d->begin, span_len(d)));
+	d->total =
+		nsv_draw_add_sums(d, d->scan->sum(d->s->weight + d->begin, nsv_draw_span_len(d)));
 }
 
 static void cut_top_k(struct nsv_draw *d)
@@ -561,9 +298,9 @@ static void cut_min_p(struct nsv_draw *d)
 		add_up(d);
 }
 
-static struct order by_weight(const struct nsv_draw *d)
+static struct nsv_draw_order by_weight(const struct nsv_draw *d)
 {
-	return (struct order){.key = d->x,
+	return (struct nsv_draw_order){.key = d->x,
 		.w = d->s->weight,
 		.max = d->scale.max,
 		.span = d->span,
@@ -579,10 +316,10 @@ static double top_p_goal(const struct nsv_draw *d, double total)
 
 static void cut_top_p(struct nsv_draw *d)
 {
-	const struct order order = by_weight(d);
+	const struct nsv_draw_order order = by_weight(d);
 
 	if (d->in->params->top_p < 1 && !d->has_top_p)
-		apply_cut(d, d->x, find_cut(d, &order, top_p_goal(d, d->total)));
+		apply_cut(d, d->x, nsv_draw_find_cut(d, &order, top_p_goal(d, d->total)));
 }
 
 /* ---- The head */
@@ -627,11 +364,11 @@ static bool cut_head(struct nsv_draw *d, double tail, uint32_t n_row)
 	double off = tail * ESTIMATE_OFF + n_row * (double)d->scale.grain * 0x1p-23;
 	double most = top_p_goal(d, d->total + tail + off);
 	double least = top_p_goal(d, d->total + fmax(tail - off, 0));
-	const struct order order = by_weight(d);
+	const struct nsv_draw_order order = by_weight(d);
 
 	if (d->total < most)
 		return false;
-	struct nsv_sample_cut cut = find_cut(d, &order, least);
+	struct nsv_sample_cut cut = nsv_draw_find_cut(d, &order, least);
 	if (cut.sum < most)
 		return false;
 	apply_cut(d, d->x, cut);
@@ -647,7 +384,7 @@ static bool take_head(struct nsv_draw *d, const struct nsv_sample_share *slots, 
 	double tail = 0;
 
 	for (uint32_t i = 0; i < whole.part->count; i++) {
-		find_span(&whole, i, &begin, &end);
+		nsv_draw_find_span(&whole, i, &begin, &end);
 		n = gather(d, d->s->place + begin, slots[i].n, begin, n);
 		tail += slots[i].sum;
 	}
@@ -675,9 +412,9 @@ static void gather_head(struct nsv_draw *d)
 	if (low >= 0)
 		return;
 	struct nsv_sample_share mine = {0};
-	mine.sum = d->scan->estimate(d->x + d->begin, span_len(d), &d->scale, low, most,
+	mine.sum = d->scan->estimate(d->x + d->begin, nsv_draw_span_len(d), &d->scale, low, most,
 		d->s->place + d->begin, &mine.n);
-	const struct nsv_sample_share *slots = meet(d, &mine);
+	const struct nsv_sample_share *slots = nsv_draw_meet(d, &mine);
 	uint64_t n = 0;
 	for (uint32_t i = 0; i < d->part->count; i++)
 		n += slots[i].n;
@@ -698,13 +435,13 @@ static void cut_typical(struct nsv_draw *d)
 
 	if (typical_p >= 1)
 		return;
-	double moment = add_sums(
-		d, d->scan->moment(d->x + d->begin, w + d->begin, span_len(d), &d->scale));
-	d->scan->nearness(d->x + d->begin, span_len(d), &d->scale, (float)(moment / d->total),
-		key + d->begin);
-	const struct order by_nearness = {
+	double moment = nsv_draw_add_sums(
+		d, d->scan->moment(d->x + d->begin, w + d->begin, nsv_draw_span_len(d), &d->scale));
+	d->scan->nearness(d->x + d->begin, nsv_draw_span_len(d), &d->scale,
+		(float)(moment / d->total), key + d->begin);
+	const struct nsv_draw_order by_nearness = {
 		.key = key, .w = w, .span = d->span * d->scale.scale};
-	apply_cut(d, key, find_cut(d, &by_nearness, fmax(typical_p * d->total, DBL_MIN)));
+	apply_cut(d, key, nsv_draw_find_cut(d, &by_nearness, fmax(typical_p * d->total, DBL_MIN)));
 }
 
 static void draw(struct nsv_draw *d)
@@ -716,11 +453,11 @@ static void draw(struct nsv_draw *d)
 	double sum = 0;
 
 	if (d->part->count > 1)
-		mine.sum = d->scan->sum(w + d->begin, span_len(d));
-	const struct nsv_sample_share *slots = meet(d, &mine);
+		mine.sum = d->scan->sum(w + d->begin, nsv_draw_span_len(d));
+	const struct nsv_sample_share *slots = nsv_draw_meet(d, &mine);
 	for (; i + 1 < d->part->count && sum + slots[i].sum <= goal; i++)
 		sum += slots[i].sum;
-	find_span(d, i, &begin, &end);
+	nsv_draw_find_span(d, i, &begin, &end);
 	leave(d);
 	if (d->gone)
 		return;
@@ -741,8 +478,8 @@ void nsv_draw_range(struct nsv_draw *d, const float *x, struct nsv_scan_range *r
 {
 	struct nsv_sample_share mine = {0};
 
-	d->scan->range(x + d->begin, span_len(d), &mine.range);
-	const struct nsv_sample_share *slots = meet(d, &mine);
+	d->scan->range(x + d->begin, nsv_draw_span_len(d), &mine.range);
+	const struct nsv_sample_share *slots = nsv_draw_meet(d, &mine);
 	*ret_range = slots[0].range;
 	for (uint32_t i = 1; i < d->part->count; i++) {
 		ret_range->min = fminf(ret_range->min, slots[i].range.min);
@@ -753,16 +490,15 @@ void nsv_draw_range(struct nsv_draw *d, const float *x, struct nsv_scan_range *r
 
 double nsv_draw_log_sum(struct nsv_draw *d, const struct nsv_scan_range *range)
 {
-	const struct nsv_scan_scale scale = {
-		range->max, (float)M_LOG2E, nsv_scan_grain(d->n)};
-	double mine = d->scan->weigh(d->in->logits + d->begin, span_len(d), &scale, NULL);
-	double sum = add_sums(d, mine);
+	const struct nsv_scan_scale scale = {range->max, (float)M_LOG2E, nsv_scan_grain(d->n)};
+	double mine = d->scan->weigh(d->in->logits + d->begin, nsv_draw_span_len(d), &scale, NULL);
+	double sum = nsv_draw_add_sums(d, mine);
 
 	return range->max + log1p(sum - 1); /* the largest one's term is 1 */
 }
 
-int32_t nsv_draw_token(struct nsv_draw *d, const float *x, size_t n_cand,
-	const struct nsv_scan_range *range)
+int32_t nsv_draw_token(
+	struct nsv_draw *d, const float *x, size_t n_cand, const struct nsv_scan_range *range)
 {
 	static void (*const steps[])(struct nsv_draw *d) = {gather_best, gather_head, weigh,
 		cut_top_k, cut_min_p, cut_top_p, cut_typical, draw};
