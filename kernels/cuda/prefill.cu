@@ -603,7 +603,7 @@ template <typename E, int D> struct prefill_consumer {
 		wgmma_wait<0>();
 		pin(o);
 		release_values(at_v);
-		is_late = !is_there;
+		is_late = __any_sync(~0u, !is_there); /* the same in a warp */
 		/* The rest of the weights beside what is done with O: other units. */
 		if (!ends) {
 			is_new = false;
