@@ -1,11 +1,11 @@
 /* Tokens a second of the forward pass in this process, with no daemon: prompts of 5, 512 and 2048
- * tokens, and 128 tokens one by one, at a prompt's end and after 7,000; and where member 0's time
- * goes. Medians of interleaved rounds.
+ * tokens, 128 tokens one by one, at a prompt's end and after 7,000, and streams side by side; and
+ * where member 0's time goes. Medians of interleaved rounds.
  *
  *     make bench NAME=forward
  *
  * $NANOSERVE_TEST_BACKEND, $NANOSERVE_BENCH_THREADS [2], $NANOSERVE_BENCH_ROWS: rows a step
- * [512] */
+ * [512], $NANOSERVE_BENCH_WORK: what alone is measured, by the beginning of its name */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -17,6 +17,9 @@
 
 #define N_ROUND 3
 #define N_DECODE 128
+#define N_STREAM 32 /* at most */
+#define N_STREAM_PROMPT 16
+#define N_STREAM_DECODE 64
 #define MAX_ROW 2048
 #define N_LONG 7000
 #define N_TOKEN 8192
@@ -136,32 +139,84 @@ static struct nsv_backend make_timed(void)
 struct work {
 	const char *name;
 	uint32_t n_prompt, n_decode; /* one of them is timed: decode where there is any */
+	uint32_t n_stream;	     /* 0: one, alone */
 	double target;		     /* tokens a second, 0: none */
 	uint64_t ns[N_ROUND], total_ns, phase_ns[N_PHASE];
 };
 
-static void run_work(struct model_run *r, struct work *w, int round, float *logits)
+static uint64_t begin_clock(void)
+{
+	memset(phase_ns, 0, sizeof(phase_ns));
+	return nsv_now_ns();
+}
+
+static void end_clock(struct work *w, int round, uint64_t start)
+{
+	w->ns[round] = nsv_now_ns() - start;
+	w->total_ns += w->ns[round];
+	for (int i = 0; i < N_PHASE; i++)
+		w->phase_ns[i] += phase_ns[i];
+}
+
+static void draw_tokens(const struct model_run *r, int32_t *tokens, uint32_t n)
+{
+	for (uint32_t i = 0; i < n; i++)
+		tokens[i] = (int32_t)((uint32_t)random() % r->n_vocab);
+}
+
+static void run_one(struct model_run *r, struct work *w, int round, float *logits)
 {
 	static int32_t tokens[N_LONG + N_DECODE];
 	uint32_t n = w->n_prompt + w->n_decode;
 	struct model_seq seq;
 
-	for (uint32_t i = 0; i < n; i++)
-		tokens[i] = (int32_t)((uint32_t)random() % r->n_vocab);
+	draw_tokens(r, tokens, n);
 	model_seq_init(&seq, n);
-	memset(phase_ns, 0, sizeof(phase_ns));
-	uint64_t start = nsv_now_ns();
+	uint64_t start = begin_clock();
 	model_run_prefill(r, &seq, tokens, w->n_prompt, r->max_row, logits);
 	if (w->n_decode > 0) {
-		memset(phase_ns, 0, sizeof(phase_ns));
-		start = nsv_now_ns();
+		start = begin_clock();
 		model_run_prefill(r, &seq, tokens + w->n_prompt, w->n_decode, 1, logits);
 	}
-	w->ns[round] = nsv_now_ns() - start;
-	w->total_ns += w->ns[round];
-	for (int i = 0; i < N_PHASE; i++)
-		w->phase_ns[i] += phase_ns[i];
+	end_clock(w, round, start);
 	model_seq_deinit(&seq, r);
+}
+
+static void run_streams(struct model_run *r, struct work *w, int round, float *logits)
+{
+	struct model_seq seqs[N_STREAM];
+	struct model_feed feeds[N_STREAM];
+	int32_t tokens[N_STREAM], prompt[N_STREAM_PROMPT];
+
+	for (uint32_t i = 0; i < w->n_stream; i++) {
+		draw_tokens(r, prompt, w->n_prompt);
+		model_seq_init(&seqs[i], w->n_prompt + w->n_decode);
+		model_run_prefill(r, &seqs[i], prompt, w->n_prompt, r->max_row, logits);
+		feeds[i] = (struct model_feed){.seq = &seqs[i], .tokens = &tokens[i], .n = 1};
+	}
+	uint64_t start = begin_clock();
+	for (uint32_t step = 0; step < w->n_decode; step++) {
+		draw_tokens(r, tokens, w->n_stream);
+		model_run_step(r, feeds, w->n_stream, logits);
+	}
+	end_clock(w, round, start);
+	for (uint32_t i = 0; i < w->n_stream; i++)
+		model_seq_deinit(&seqs[i], r);
+}
+
+static void run_work(struct model_run *r, struct work *w, int round, float *logits)
+{
+	if (w->n_stream > 0)
+		run_streams(r, w, round, logits);
+	else
+		run_one(r, w, round, logits);
+}
+
+static bool is_wanted(const struct work *w)
+{
+	const char *only = getenv("NANOSERVE_BENCH_WORK");
+
+	return !only || strncmp(w->name, only, strlen(only)) == 0;
 }
 
 static int by_ns(const void *a, const void *b)
@@ -173,8 +228,10 @@ static int by_ns(const void *a, const void *b)
 
 static double tokens_a_second(struct work *w)
 {
+	uint32_t n = w->n_decode ? w->n_decode * (w->n_stream ? w->n_stream : 1) : w->n_prompt;
+
 	qsort(w->ns, N_ROUND, sizeof(w->ns[0]), by_ns);
-	return (w->n_decode ? w->n_decode : w->n_prompt) * 1e9 / (double)w->ns[N_ROUND / 2];
+	return n * 1e9 / (double)w->ns[N_ROUND / 2];
 }
 
 static void print_work(const struct work *w, double value)
@@ -220,7 +277,10 @@ int main(void)
 		{.name = "prompt 2048", .n_prompt = 2048},
 		{.name = "decode 128", .n_prompt = 5, .n_decode = N_DECODE, .target = 60},
 		{.name = "after 7,000", .n_prompt = N_LONG, .n_decode = N_DECODE},
+		{.name = "8 streams", N_STREAM_PROMPT, N_STREAM_DECODE, 8},
+		{.name = "32 streams", N_STREAM_PROMPT, N_STREAM_DECODE, N_STREAM},
 	};
+	size_t n_work = 0;
 	const char *name = getenv("NANOSERVE_TEST_BACKEND"), *why = "";
 	const char *threads = getenv("NANOSERVE_BENCH_THREADS");
 	const char *rows = getenv("NANOSERVE_BENCH_ROWS");
@@ -238,12 +298,15 @@ int main(void)
 	struct nsv_backend timed = make_timed();
 	is_owner = true;
 	model_run_open(&r, path, &timed, (uint32_t)n_thread, (uint32_t)n_row, N_TOKEN);
-	float *logits = calloc(r.n_vocab, sizeof(*logits));
+	float *logits = calloc((size_t)N_STREAM * r.n_vocab, sizeof(*logits));
 	printf("%s %s, %d threads\n", inner->name, inner->isa(), n_thread);
+	for (size_t i = 0; i < NSV_ARRAY_LEN(works); i++)
+		if (is_wanted(&works[i]))
+			works[n_work++] = works[i];
 	for (int round = 0; logits && round < N_ROUND; round++)
-		for (size_t i = 0; i < NSV_ARRAY_LEN(works); i++)
+		for (size_t i = 0; i < n_work; i++)
 			run_work(&r, &works[i], round, logits);
-	report(works, NSV_ARRAY_LEN(works));
+	report(works, n_work);
 	free(logits);
 	model_run_close(&r);
 	return 0;
