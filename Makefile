@@ -56,7 +56,7 @@ all: $(B)/nanoserved $(B)/nanoserve $(B)/libnanoserve-client.so ## (default) bui
 # Instruction-set flags belong to a file by its name: <op>-<isa>.c
 isa_flags = $(foreach isa,avx2 avx512 vnni bf16 amx dotprod,$(if $(findstring -$(isa),$(1)),$(ISA.$(isa))))
 ISA.avx2 := -mavx2 -mfma -mf16c
-ISA.avx512 := $(ISA.avx2) -mavx512f -mavx512bw -mavx512dq -mavx512vl
+ISA.avx512 := $(ISA.avx2) -mavx512f -mavx512bw -mavx512dq -mavx512vl -mprfchw
 ISA.vnni := -mavx512vnni
 ISA.bf16 := -mavx512bf16
 ISA.amx := -mamx-tile -mamx-int8 -mamx-bf16

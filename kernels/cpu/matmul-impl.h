@@ -97,6 +97,15 @@ struct job {
 	uint32_t n_lane; /* rows of the panel that exist */
 };
 
+/* Asks for the lines that outputs go to: rows lie far apart, and a store that misses holds up those
+ * after it. */
+ALWAYS_INLINE void ask_outputs(const struct job *job, uint32_t rows)
+{
+	UNROLL
+	for (uint32_t r = 0; r < rows; r++)
+		__builtin_prefetch(job->out + r * job->ld_out, 1);
+}
+
 /* `form` is a constant wherever this is expanded, and so is `rows`, if it is at most MAX_ROWS. */
 ALWAYS_INLINE void quant_rows(const struct job *job, uint32_t rows, uint32_t form)
 {
@@ -108,6 +117,7 @@ ALWAYS_INLINE void quant_rows(const struct job *job, uint32_t rows, uint32_t for
 	UNROLL
 	for (uint32_t r = 0; r < rows; r++)
 		acc[r] = vf_set1(0);
+	ask_outputs(job, rows);
 	for (size_t b = 0; b < n_block; b++) {
 		if (nsv_cpu_head_len(form) && b % NSV_CPU_SUPER == 0) {
 			head = block;
