@@ -26,14 +26,15 @@ static constexpr int32_t SHARED_ROW_TILE = 16;
 struct decode_line {
 	decode_config config;
 	work_shape work;
-	int32_t n_block, slot_len, entries_len;
+	int32_t n_block, n_split, slot_len; /* n_split: most split items */
+	int32_t entry_chunks, entries_len;
 	run_start *starts;
 	run *runs;
 	split_cuts *cuts;
 	split_state *splits;
 	int64_t *ends;
 	char *entries;
-	uint32_t *launches;
+	uint64_t *launches;
 };
 
 struct nsv_cuda_attn {
@@ -127,15 +128,15 @@ static void size_line(const decode_line &line, uint32_t max_seq, size_t len[N_LI
 	len[CUTS] = n_block * sizeof(split_cuts);
 	len[SPLITS] = n_block * sizeof(split_state);
 	len[ENDS] = max_seq * sizeof(int64_t);
-	len[ENTRIES] = n_block * ENTRY_CHUNKS * (size_t)line.entries_len;
-	len[LAUNCHES] = n_block * DECODE_WARPS * sizeof(uint32_t);
+	len[ENTRIES] = (size_t)line.n_split * line.entry_chunks * line.entries_len;
+	len[LAUNCHES] = n_block * DECODE_WARPS * sizeof(uint64_t);
 }
 
 /* Floats of the partials: one line's launch has ended before the other's writes any. */
 static bool size_partials(const struct nsv_cuda_attn *attn, size_t *ret_len)
 {
-	size_t own = (size_t)attn->own.n_block * (size_t)attn->own.slot_len;
-	size_t shared = (size_t)attn->shared.n_block * (size_t)attn->shared.slot_len;
+	size_t own = (size_t)attn->own.n_split * (size_t)attn->own.slot_len;
+	size_t shared = (size_t)attn->shared.n_split * (size_t)attn->shared.slot_len;
 	return nsv_mul(own > shared ? own : shared, (size_t)attn->n_slot, ret_len) &&
 	       nsv_mul(*ret_len, sizeof(float), ret_len);
 }
@@ -176,7 +177,7 @@ static void place_line(decode_line *line, char *memory, const size_t off[N_LINE_
 	line->splits = (split_state *)(memory + off[SPLITS]);
 	line->ends = (int64_t *)(memory + off[ENDS]);
 	line->entries = memory + off[ENTRIES];
-	line->launches = (uint32_t *)(memory + off[LAUNCHES]);
+	line->launches = (uint64_t *)(memory + off[LAUNCHES]);
 }
 
 static int alloc_work(struct nsv_cuda_attn *attn, struct nsv_err *err)
@@ -201,15 +202,27 @@ static int alloc_work(struct nsv_cuda_attn *attn, struct nsv_err *err)
 	return code == cudaSuccess ? 0 : fail_runtime(code, "attention's working memory", err);
 }
 
-/* A line whose sequences have up to `rows` rows. */
-static void init_line(const struct nsv_cuda_attn *attn, uint64_t rows, decode_line *line)
+/* Split items: fewer than blocks of threads, and no more than items. */
+static int32_t most_splits(const decode_line &line, uint64_t n_seq, uint64_t rows)
 {
-	line->config = decode_choose(attn->shape, is_packed(attn), rows);
+	uint64_t tiles = (rows + line.work.row_tile - 1) / line.work.row_tile;
+	uint64_t n = (uint64_t)line.n_block;
+	return (int32_t)nsv_min_u64(n, n_seq * nsv_min_u64(n, tiles * line.work.n_kv_head));
+}
+
+/* A line of n_seq sequences of up to `rows` rows each, up to most_tile rows an item. */
+static void init_line(const struct nsv_cuda_attn *attn, uint64_t n_seq, uint64_t rows,
+	int32_t most_tile, decode_line *line)
+{
+	line->config = decode_choose(
+		attn->shape, is_packed(attn), nsv_min_u64(rows, (uint64_t)most_tile));
 	line->work.row_tile = line->config.row_tile;
 	line->n_block = decode_n_block(line->config, attn->cuda->n_sm);
+	line->n_split = most_splits(*line, n_seq, rows);
 	/* Even: partials are read in whole 16-byte pieces. */
 	int32_t n = ((int32_t)nsv_min_u64(rows, (uint64_t)line->work.row_tile) + 1) & ~1;
 	line->slot_len = slot_floats(line->config.dim_pad, n);
+	line->entry_chunks = attn->n_slot < ENTRY_CHUNKS ? attn->n_slot : ENTRY_CHUNKS;
 	line->entries_len = n > ENTRY_ROWS ? 0 : entry_bytes(line->config.dim_pad, n);
 }
 
@@ -230,12 +243,12 @@ static int init_tensor(struct nsv_cuda_attn *attn, struct nsv_err *err)
 		attn->prefill.min_rows = DECODE_ROWS_BESIDE_PREFILL + 1;
 		attn->prefill.row_tile = prefill_tile;
 	}
-	init_line(attn, rows, &attn->own);
-	if (attn->limits.max_prefix)
-		init_line(attn,
-			nsv_min_u64((uint64_t)group * attn->limits.max_shared_row, SHARED_ROW_TILE),
-			&attn->shared);
 	attn->n_slot = tile_chunk((int32_t)(attn->limits.max_kv / TILE)) + 1;
+	init_line(attn, attn->limits.max_seq, rows, DECODE_ROWS, &attn->own);
+	if (attn->limits.max_prefix)
+		init_line(attn, attn->limits.max_prefix,
+			(uint64_t)group * attn->limits.max_shared_row, SHARED_ROW_TILE,
+			&attn->shared);
 	return alloc_work(attn, err);
 }
 
@@ -498,6 +511,7 @@ static int run_line(const decode_line &line, const struct nsv_cuda_seq *seqs, de
 	args.runs = line.runs;
 	args.splits = line.splits;
 	args.entries = line.entries;
+	args.entry_chunks = line.entry_chunks;
 	args.entries_len = line.entries_len;
 	args.launches = line.launches;
 	args.slot_len = line.slot_len;

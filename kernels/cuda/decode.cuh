@@ -24,11 +24,11 @@ struct alignas(16) split_state {
 struct decode_args : attn_args {
 	const run *runs;	 /* (n_block) */
 	split_state *splits;	 /* (n_block) */
-	float *partials;	 /* (n_block, n_slot, slot_len), a slot a chunk */
+	float *partials;	 /* (n_split, n_slot, slot_len), a slot a chunk */
 	int32_t n_slot, slot_len;
-	char *entries;		 /* (n_block, ENTRY_CHUNKS, entries_len) */
-	int32_t entries_len;
-	uint32_t *launches; /* (n_block, DECODE_WARPS): how many there were, a count a warp */
+	char *entries; /* (n_split, entry_chunks, entries_len) */
+	int32_t entry_chunks, entries_len;
+	uint64_t *launches; /* (n_block, DECODE_WARPS): how many there were, a count a warp */
 	/* (row of q, head, shared_floats()): what prefixes have of rows: written for SHARED_KEYS,
 	 * where sequences with n_shared begin for OWN_KEYS. */
 	float *shared;

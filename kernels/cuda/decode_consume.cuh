@@ -29,7 +29,7 @@ template <typename E, int D, int NT, bool PACKED> struct consumer {
 	uint32_t q[C::q_in_regs ? D / 32 : 1][NT][4];
 	ring_at ring;
 	int parity = 0;
-	uint32_t launch; /* the number of this one, where entries are left */
+	uint64_t launch; /* the number of this one, where entries are left */
 	uint32_t none = (uint32_t)args.n_head >> 31; /* 0, which the compiler does not know */
 	accum<D, NT, PACKED> acc;
 
@@ -467,7 +467,7 @@ template <typename E, int D, int NT, bool PACKED> struct consumer {
 	/* Where the entries of a split item's chunk lie. */
 	__device__ __forceinline__ entry_place<D> place(int32_t chunk) const
 	{
-		int64_t at = (int64_t)p->split * ENTRY_CHUNKS + chunk - p->partials.begin;
+		int64_t at = (int64_t)p->split * args.entry_chunks + chunk - p->partials.begin;
 		return {args.entries + at * args.entries_len, args.slot_len / (D + 2)};
 	}
 
@@ -555,7 +555,7 @@ template <typename E, int D, int NT, bool PACKED> struct consumer {
 		       p->n_row * (D / ENTRY_DIMS) <= n_warp * WARP_SLICES;
 	}
 
-	__device__ __forceinline__ uint32_t *launches() const
+	__device__ __forceinline__ uint64_t *launches() const
 	{
 		return args.launches + blockIdx.x * N_WARP + warp;
 	}
@@ -685,7 +685,7 @@ __device__ void consume(
 		mbar_arrive(smem.q_empty(q_ring.i));
 	}
 	if (NT == 1 && threadIdx.x % 32 == 0)
-		atomicAdd(args.launches + blockIdx.x * N_WARP + threadIdx.x / 32, 1);
+		count_up(args.launches + blockIdx.x * N_WARP + threadIdx.x / 32);
 }
 
 } // namespace nsv

@@ -1,7 +1,7 @@
 /* Folding a split item of few chunks: by warps, as chunks arrive.
  *
  *     a place a chunk: o (rows, D / 2), then references and sums (rows)
- *     an entry: two values, each with the number of the launch beside it
+ *     an entry: two values and the number of the launch, which is never used again
  *
  * An entry with this launch's number is there, so between the last run and the fold lies neither a
  * fence nor a counter. A slice, 64 dims of a row, is one warp's, which looks for its chunks in
@@ -23,20 +23,20 @@ constexpr int ENTRY_BATCH = 8;	 /* chunks looked for together */
 constexpr int WARP_SLICES = 2;	 /* most of a warp */
 constexpr int ENTRY_LOOKS = 128; /* of a warp, before it gives a slice up */
 
-/* An entry: each value with the number of the launch. */
-__device__ __forceinline__ void put_entry(void *at, float x, float y, uint32_t launch)
+/* Launches are numbered from 1, in 64 bits: memory that was never written has none of their numbers,
+ * and what a launch left has that of no later one, however long its place was not written. */
+__device__ __forceinline__ void put_entry(void *at, float x, float y, uint64_t launch)
 {
-	uint64_t flag = (uint64_t)launch << 32;
-	st_relaxed_16(at, flag | __float_as_uint(x), flag | __float_as_uint(y));
+	st_relaxed_16(at, (uint64_t)__float_as_uint(y) << 32 | __float_as_uint(x), launch);
 }
 
 /* False where it is not, or not yet, of this launch. */
-__device__ __forceinline__ bool get_entry(const void *at, uint32_t launch, float2 &ret)
+__device__ __forceinline__ bool get_entry(const void *at, uint64_t launch, float2 &ret)
 {
-	uint64_t x, y;
-	ld_relaxed_16(at, x, y);
-	ret = make_float2(__uint_as_float((uint32_t)x), __uint_as_float((uint32_t)y));
-	return (uint32_t)(x >> 32) == launch && (uint32_t)(y >> 32) == launch;
+	uint64_t xy, number;
+	ld_relaxed_16(at, xy, number);
+	ret = make_float2(__uint_as_float((uint32_t)xy), __uint_as_float((uint32_t)(xy >> 32)));
+	return number == launch;
 }
 
 /* Where a chunk's entries are: `rows` as the working memory has them. */
@@ -59,7 +59,7 @@ template <int D> struct entry_place {
 struct entry_job {
 	char *first; /* the place of the first chunk that is folded */
 	int32_t place_len, rows, n_chunk;
-	uint32_t launch;
+	uint64_t launch;
 	out_rows out;
 };
 

@@ -154,7 +154,9 @@ NSV_CUDA_API int nsv_cuda_attn_check(const struct nsv_attn_shape *shape,
 	const struct nsv_attn_seq *seqs, uint32_t n_seq, uint32_t n_row,
 	struct nsv_attn_plan *ret_plan, struct nsv_err *err);
 /* Working memory on the device for calls within `limits`; calls that share it must be ordered
- * (one stream). `kv` NULL: NSV_CUDA_KV_SAME. A shape with a window has no prefixes. */
+ * (one stream). `kv` NULL: NSV_CUDA_KV_SAME. A shape with a window has no prefixes. It can take
+ * hundreds of MB (nsv_cuda_attn_work_len), most of it for items that are split over the device:
+ * NOTES.md has the sizes. */
 NSV_CUDA_API int nsv_cuda_attn_new(struct nsv_cuda *cuda, const struct nsv_attn_shape *shape,
 	const struct nsv_cuda_kv *kv, const struct nsv_cuda_limits *limits,
 	struct nsv_cuda_attn **ret_attn, struct nsv_err *err);

@@ -162,11 +162,17 @@ __device__ __forceinline__ uint32_t look_in_order(const uint32_t *counter)
 	return r;
 }
 
-__device__ __forceinline__ uint32_t ld_relaxed(const uint32_t *at)
+__device__ __forceinline__ uint64_t ld_relaxed(const uint64_t *at)
 {
-	uint32_t r;
-	asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(r) : "l"(at) : "memory");
+	uint64_t r;
+	asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(r) : "l"(at) : "memory");
 	return r;
+}
+
+/* Orders nothing. */
+__device__ __forceinline__ void count_up(uint64_t *counter)
+{
+	asm volatile("red.relaxed.gpu.global.add.u64 [%0], 1;" ::"l"(counter) : "memory");
 }
 
 /* 16 bytes that are written, or read, as one; nothing is ordered around them. */

@@ -8,7 +8,7 @@
  * closeness: the same bits alone and in a batch, one row at a time (decode) and together (prefill),
  * in two chunks, by a replayed graph over other lengths; keys that decide the answer at every block
  * and chunk edge. */
-#include "kernels/cuda/order.cuh"
+#include "kernels/cuda/decode_entries.cuh"
 #include "tests/ops/cuda/steps.cuh"
 
 #include <time.h>
@@ -176,6 +176,38 @@ static void refusals(nsv_cuda *cuda)
 		"7 heads on 2");
 }
 
+/* Leaves an entry of launch `left`, where that is not 0, and looks for one of `wanted`: *ret is 12 if
+ * it is found, -1 if none is. */
+static __global__ void look_for_entry(uint4 *at, uint64_t left, uint64_t wanted, float *ret)
+{
+	float2 x;
+	if (left)
+		nsv::put_entry(at, 1.0f, 2.0f, left);
+	*ret = nsv::get_entry(at, wanted, x) ? x.x * 10.0f + x.y : -1.0f;
+}
+
+static float found_entry(uint64_t left, uint64_t wanted)
+{
+	size_t mark = mem.at;
+	uint4 *at = upload(vector<uint4>{{0, 0, 0, 0}});
+	float ret, *d_ret = upload(vector<float>{0.0f});
+	look_for_entry<<<1, 1>>>(at, left, wanted, d_ret);
+	CHECK(cudaMemcpy(&ret, d_ret, sizeof(ret), cudaMemcpyDeviceToHost));
+	mem.at = mark;
+	return ret;
+}
+
+/* No number of a launch is that of what was never written, or of another launch. */
+static void numbers_of_launches()
+{
+	uint64_t wrap = UINT64_C(1) << 32;
+	verdict(found_entry(0, wrap) == -1.0f, "an entry where none was left");
+	for (uint64_t n : {UINT64_C(1), wrap - 1, wrap, wrap + 1}) {
+		verdict(found_entry(n, n) == 12.0f, "an entry that is not found");
+		verdict(found_entry(n, n + wrap) == -1.0f, "an entry of 2^32 launches ago");
+	}
+}
+
 static void steps(nsv_cuda *cuda, uint32_t n_query, int n)
 {
 	test_case t = {};
@@ -225,6 +257,7 @@ int main(int argc, char **argv)
 	rng.seed(seed);
 	mem.open((size_t)(n >= 100 ? 24 : 4) << 30);
 	refusals(cuda);
+	numbers_of_launches();
 	random_cases(cuda, n);
 	if (n >= 100)
 		edge_cases(cuda, argc > 3 ? atoi(argv[3]) : 10000);
