@@ -43,7 +43,7 @@ __global__ void __launch_bounds__(N_THREAD, (config<D, NT, PACKED>::per_sm))
 		tma_prefetch_map(&args.v);
 		for (int i = 0; i < C::n_slot; i++) {
 			mbar_init(smem.full(i), 1);
-			mbar_init(smem.empty(i), N_WARP);
+			mbar_init(smem.empty(i), C::slot_arrivals);
 		}
 		for (int i = 0; i < 2; i++) {
 			mbar_init(smem.piece_full(i), 1);

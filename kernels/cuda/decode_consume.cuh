@@ -376,7 +376,7 @@ template <typename E, int D, int NT, bool PACKED> struct consumer {
 	{
 		__syncwarp();
 		for (int n = is_whole ? 2 : 1; n > 0; n--) {
-			if (lane == 0)
+			if (lane == 0 || C::slot_arrivals == N_CONSUMER)
 				mbar_arrive(smem.empty(ring.i) + (made & none));
 			ring.next(C::n_slot);
 		}

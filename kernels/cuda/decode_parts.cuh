@@ -47,6 +47,9 @@ template <int D, int NT, bool PACKED> struct config {
 	static constexpr int n_slot = (room < share ? room : share) / (slot_bytes + scale_bytes);
 	static constexpr int smem_bytes = n_slot * (slot_bytes + scale_bytes) + fixed_bytes + 1024;
 	static constexpr bool q_in_regs = NT * D <= 256;
+	/* Threads that give a slot back: of reads of scales racecheck takes no lane's word for
+	 * those of others. */
+	static constexpr int slot_arrivals = PACKED ? N_CONSUMER : N_WARP;
 };
 
 /* Shared memory, by offset: ring, q, p, row maxima, partials in flight, scales,
