@@ -109,7 +109,7 @@ static int make_model(struct nsv_engine *e, const struct nsv_engine_config *c,
 		.max_out = nsv_exec_max_out((uint32_t)most),
 		.keep = &keep,
 		.pack_later = true,
-		.small_pages = e->numa.n_node > 1};
+		.numa = &e->numa};
 	int ret = nsv_model_new(g, e->info.backend, e->team, &mc, &e->model, err);
 
 	if (ret == 0 && *keep_fd >= 0 && !keep.taken)

@@ -230,12 +230,23 @@ void nsv_numa_deinit(struct nsv_numa *n)
 
 /* ---- To the kernel */
 
-static int spread_memory(const struct nsv_numa *n)
+static int set_policy(int mode, const unsigned long *nodes)
 {
 	/* The kernel reads one bit less than it is told. */
-	return syscall(SYS_set_mempolicy, MPOL_INTERLEAVE, n->nodes, NSV_NUMA_NODES + 1) < 0
-		       ? -errno
-		       : 0;
+	return syscall(SYS_set_mempolicy, mode, nodes, NSV_NUMA_NODES + 1) < 0 ? -errno : 0;
+}
+
+void nsv_numa_near(const struct nsv_numa *n, uint32_t home)
+{
+	unsigned long one[NSV_NUMA_WORDS(NSV_NUMA_NODES)] = {0};
+
+	add(one, n->homes[home].id);
+	(void)set_policy(MPOL_PREFERRED, one);
+}
+
+void nsv_numa_spread(const struct nsv_numa *n)
+{
+	(void)set_policy(MPOL_INTERLEAVE, n->nodes);
 }
 
 void nsv_numa_begin(struct nsv_numa *ret, uint32_t n_thread)
@@ -252,7 +263,7 @@ void nsv_numa_begin(struct nsv_numa *ret, uint32_t n_thread)
 	}
 	if (ret->n_node < 2)
 		return;
-	code = spread_memory(ret);
+	code = set_policy(MPOL_INTERLEAVE, ret->nodes);
 	if (code == 0)
 		return;
 	nsv_warning("memory is not spread over %u nodes: set_mempolicy: %s", ret->n_node,

@@ -2,20 +2,23 @@
  * slowly, through a link with less bandwidth than either's memory has.
  *
  * What a step reads, all members of the team read together: each its share of a matrix, then of the
- * next one. So the memory of all nodes is read at the same time only if every few kilobytes lie on
- * another node than those before; then it is as fast in every phase, whoever reads what, however
- * many members there are. Hence:
+ * next one. So the memory of all nodes is read at the same time only if a part of each matrix is on
+ * each node. Hence:
  *
- *   - New memory of the whole process is interleaved over the nodes page by page, by one policy of
- *     its first thread, which all others inherit. It holds for what fallocate gives a region, for
- *     the heap, and for the scratch of steps. A policy of each region (mbind) would say the same
- *     once more. With it the kernel's own balancing (kernel.numa_balancing) leaves our pages alone.
+ *   - Members are spread over the nodes by how many processors each has, and each stays on its
+ *     node's, on whichever of them the scheduler likes. The nodes' members are numbered in a row, so
+ *     that with fewer or more of them a node still has the same part of all numbers.
+ *   - What a member is dealt of a matrix is on its own node: all of it where members are few, three
+ *     quarters where they are many (kernels/cpu/share.h).
+ *   - All other new memory of the process is interleaved over the nodes page by page, by one policy
+ *     of its first thread, which all others inherit: of matrices what goes to whoever is ready, the
+ *     KV pool, whose blocks any member reads, the scratch of steps, the heap. A policy of each
+ *     region (mbind) would say the same once more. With it the kernel's own balancing
+ *     (kernel.numa_balancing) leaves our pages alone.
  *   - Regions have small pages there. A huge page is on one node: a layer of a small model is less
  *     than one, and so is a layer's K of a thousand tokens, and while it is read all other nodes
  *     idle. Nor could they be had on the right node: the kernel joins small pages on the node that
  *     has most of them, which of evenly interleaved ones is always the first.
- *   - Members are spread over the nodes by how many processors each has, and each stays on its
- *     node's, on whichever of them the scheduler likes.
  *
  * Nodes are those with memory that this process may use and with a processor that it may run on:
  * memory without processors is slower, and on purpose not the first choice. A process that its
@@ -66,6 +69,9 @@ void nsv_numa_deinit(struct nsv_numa *n);
 /* Of this machine; what is wrong is a warning in the log, and n_node 1. Memory of this thread, and
  * of those that it makes from now on, is spread from then on. */
 void nsv_numa_begin(struct nsv_numa *ret, uint32_t n_thread);
+/* New memory of this thread: on the node of a home, or spread again. */
+void nsv_numa_near(const struct nsv_numa *n, uint32_t home);
+void nsv_numa_spread(const struct nsv_numa *n);
 /* The home of a member of a team of `count`: an index of homes, growing with the member's. */
 uint32_t nsv_numa_home_of(const struct nsv_numa *n, uint32_t index, uint32_t count);
 /* This thread, a member, stays on its home's processors. Where the system does not let it, it runs

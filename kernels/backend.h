@@ -53,6 +53,12 @@ struct nsv_backend {
 	void (*weight_pack)(
 		const struct nsv_part *part, const struct nsv_matrix *m, uint32_t n_m, void *dst);
 
+	/* Of a packed weight, what this member reads of it in every product, [*begin, *end) in
+	 * bytes, growing with the members' numbers: for whoever chooses where memory is. It may
+	 * read all else too. NULL: nothing is said. */
+	void (*weight_own)(const struct nsv_part *part, const struct nsv_matrix *m, uint32_t n_m,
+		size_t *ret_begin, size_t *ret_end);
+
 	/* Activations in the form that `matmul` reads (float, or quantised a row at a time).
 	 * acts_len: bytes for n_row rows. acts_set: from x (n_row, n_in), rows `ld` apart; acts
 	 * (64-aligned) may refer to x, which stays as it is until the last matmul that reads

@@ -85,16 +85,17 @@ static int map_fd(int fd, size_t len, int prot, void **ret_map, struct nsv_err *
 	return 0;
 }
 
-static int allocate(int fd, size_t len, struct nsv_err *err)
+int nsv_region_allocate(
+	const struct nsv_region *region, size_t off, size_t len, struct nsv_err *err)
 {
 	int code;
 
 	do
-		code = fallocate(fd, 0, 0, (off_t)len) < 0 ? -errno : 0;
+		code = fallocate(region->fd, 0, (off_t)off, (off_t)len) < 0 ? -errno : 0;
 	while (code == -EINTR);
 	if (code < 0)
-		return nsv_fail(
-			err, code, "no memory for a region of %zu bytes: %s", len, strerror(-code));
+		return nsv_fail(err, code, "no memory for a region of %zu bytes: %s", region->len,
+			strerror(-code));
 	return 0;
 }
 
@@ -159,11 +160,11 @@ static int fill(struct nsv_region *region, unsigned int flags, struct nsv_err *e
 {
 	int ret = map_fd(region->fd, region->len, PROT_READ | PROT_WRITE, &region->map, err);
 
-	if (ret < 0)
+	if (ret < 0 || (flags & NSV_REGION_EMPTY))
 		return ret;
 	if (flags & (NSV_REGION_HUGE | NSV_REGION_HUGE_LATER))
 		take_huge_pages(region, flags & NSV_REGION_HUGE_LATER);
-	ret = allocate(region->fd, region->len, err);
+	ret = nsv_region_allocate(region, 0, region->len, err);
 	if (ret == 0 && (flags & NSV_REGION_POPULATE))
 		(void)madvise(region->map, region->len, MADV_POPULATE_WRITE);
 	return ret;

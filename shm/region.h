@@ -21,12 +21,16 @@ enum nsv_region_flag {
 	NSV_REGION_POPULATE = 2, /* touch every page now */
 	/* As HUGE, for as long as they come quickly; nsv_region_join asks for the rest. */
 	NSV_REGION_HUGE_LATER = 4,
+	NSV_REGION_EMPTY = 8, /* without its pages: nsv_region_allocate gives them */
 };
 
 /* A new region of `len` bytes (rounded up to a page), zeroed, every page allocated (a full tmpfs is
  * -ENOSPC here, not SIGBUS later), MADV_DONTDUMP, close-on-exec. `name` shows in /proc only. */
 int nsv_region_create(struct nsv_region *ret, const char *name, size_t len, unsigned int flags,
 	struct nsv_err *err);
+/* The pages of a part that has none yet, where the policy of this thread's memory has them. */
+int nsv_region_allocate(
+	const struct nsv_region *region, size_t off, size_t len, struct nsv_err *err);
 /* Maps a descriptor that a peer or the fd store handed over, after checking that it is a memfd with
  * the SHRINK, GROW and SEAL seals and has exactly `len` bytes. Takes `fd` only on success. */
 int nsv_region_adopt(

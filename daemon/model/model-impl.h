@@ -78,7 +78,7 @@ struct nsv_model {
 
 	struct nsv_region weights;
 	size_t weights_len;
-	bool small_pages; /* for them */
+	const struct nsv_numa *numa; /* NULL: they may be anywhere */
 	uint64_t pack_ns;
 	struct nsv_loader *loader; /* NULL: all is packed */
 	struct nsv_layer *layers; /* (n_layer) */

@@ -1,6 +1,7 @@
 /* A model's life: described, loaded, given its scratch; and its fingerprint. */
 #include "daemon/model/family.h"
 #include "daemon/model/model-impl.h"
+#include "daemon/numa.h"
 
 #include <math.h>
 #include <string.h>
@@ -100,7 +101,7 @@ int nsv_model_new(const struct nsv_gguf *g, const struct nsv_backend *backend,
 	m->weights = NSV_REGION_NONE;
 	m->backend = backend;
 	m->team = team;
-	m->small_pages = config->small_pages;
+	m->numa = config->numa && config->numa->n_node > 1 ? config->numa : NULL;
 	m->max_row = config->max_row;
 	m->max_out = (uint32_t)nsv_min(config->max_out, config->max_row);
 	ret = nsv_describe(g, &m->desc, err);

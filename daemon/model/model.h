@@ -10,6 +10,8 @@
 #include "daemon/load/gguf.h"
 #include "kernels/backend.h"
 
+struct nsv_numa;
+
 struct nsv_model_desc {
 	char arch[32], name[64];
 	uint32_t n_layer, n_embd, n_ff, n_head, n_kv_head, head_dim, n_rot;
@@ -61,7 +63,7 @@ struct nsv_model_config {
 	uint32_t max_row, max_out;   /* bounds of a batch's n_row and n_out */
 	struct nsv_model_keep *keep; /* NULL: none */
 	bool pack_later;	     /* nsv_model_pack comes before the first forward */
-	bool small_pages;	     /* no huge ones for the weights */
+	const struct nsv_numa *numa; /* NULL: one node; borrowed until the weights are packed */
 };
 
 /* Reads and checks everything, and packs the weights unless those that were kept are the same:

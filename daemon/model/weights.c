@@ -2,6 +2,7 @@
  * then packed by the whole team. Every tensor of the file must have its use: one that the forward
  * pass does not know would change the answers if it were left out. */
 #include "daemon/model/model-impl.h"
+#include "daemon/numa.h"
 #include "shm/clock.h"
 
 #include <string.h>
@@ -435,6 +436,59 @@ static bool take_kept(struct nsv_loader *l, struct nsv_model_keep *keep)
 	return ret == 0;
 }
 
+/* ---- Nodes of memory */
+
+/* What a home's members read of a packed weight in every product: [*begin, *end). */
+static void find_own(const struct nsv_loader *l, const struct packing *p, uint32_t home,
+	size_t *begin, size_t *end)
+{
+	const uint32_t count = nsv_team_size(l->m->team);
+	bool is_first = true;
+
+	*begin = *end = 0;
+	for (uint32_t i = 0; i < count; i++) {
+		const struct nsv_part part = {.index = i, .count = count};
+		size_t at;
+		if (nsv_numa_home_of(l->m->numa, i, count) != home)
+			continue;
+		l->m->backend->weight_own(&part, p->m, p->n_m, &at, end);
+		*begin = is_first ? at : *begin;
+		is_first = false;
+	}
+}
+
+/* Pages for that, on the home's node. */
+static int allocate_own(const struct nsv_loader *l, uint32_t home, struct nsv_err *err)
+{
+	size_t begin, end;
+	int r = 0;
+
+	for (size_t i = 0; r == 0 && i < l->n_packing; i++) {
+		const struct packing *p = &l->packings[i];
+		find_own(l, p, home, &begin, &end);
+		if (begin < end)
+			r = nsv_region_allocate(
+				&l->m->weights, p->off + begin, end - begin, err);
+	}
+	return r;
+}
+
+/* All else is spread. */
+static int allocate_pages(const struct nsv_loader *l, struct nsv_err *err)
+{
+	const struct nsv_model *m = l->m;
+	int r = 0;
+
+	for (uint32_t h = 0; r == 0 && m->backend->weight_own && h < m->numa->n_home; h++) {
+		if (!m->numa->homes[h].has_memory)
+			continue;
+		nsv_numa_near(m->numa, h);
+		r = allocate_own(l, h, err);
+	}
+	nsv_numa_spread(m->numa);
+	return r == 0 ? nsv_region_allocate(&m->weights, 0, m->weights.len, err) : r;
+}
+
 /* ---- Packing */
 
 /* The pages of a piece at once, for speed alone: one by one their faults take as long as
@@ -497,7 +551,9 @@ int nsv_model_pack(struct nsv_model *m, struct nsv_err *err)
 	if (!l)
 		return 0;
 	int r = nsv_region_create(&m->weights, "nsv-weights", m->weights_len,
-		m->small_pages ? 0 : NSV_REGION_HUGE, err);
+		m->numa ? NSV_REGION_EMPTY : NSV_REGION_HUGE, err);
+	if (r == 0 && m->numa)
+		r = allocate_pages(l, err);
 	if (r < 0)
 		return r;
 	nsv_team_run(m->team, pack_member, l);

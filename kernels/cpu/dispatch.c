@@ -259,6 +259,7 @@ const struct nsv_backend nsv_cpu_backend = {
 	.isa = cpu_isa,
 	.weight_len = nsv_cpu_weight_len,
 	.weight_pack = nsv_cpu_weight_pack,
+	.weight_own = nsv_cpu_weight_own,
 	.acts_len = nsv_cpu_acts_len,
 	.acts_set = cpu_acts_set,
 	.matmul = cpu_matmul,

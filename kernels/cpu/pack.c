@@ -1,6 +1,7 @@
 /* Repacks stored weights once, at load; the layout is drawn in pack.h. The bits of q, d and m are
  * those of the file: nothing is rounded. */
 #include "kernels/cpu/pack.h"
+#include "kernels/cpu/share.h"
 #include "kernels/half.h"
 
 const uint8_t nsv_cpu_iq4[16] = {
@@ -406,6 +407,26 @@ void nsv_cpu_weight_pack(
 			pack_panel(&m[i], mat, p - mat->panel0,
 				(uint8_t *)dst + mat->off + (p - mat->panel0) * mat->panel_len);
 	}
+}
+
+/* Where a panel of the stacked matrices begins; of n_panel, where the last one ends. */
+static size_t panel_at(const struct nsv_cpu_weight *w, size_t panel)
+{
+	const struct nsv_cpu_mat *mat = &w->mats[w->n_mat - 1];
+	while (mat->panel0 > panel)
+		mat--;
+	return mat->off + (panel - mat->panel0) * mat->panel_len;
+}
+
+void nsv_cpu_weight_own(const struct nsv_part *part, const struct nsv_matrix *m, uint32_t n_m,
+	size_t *ret_begin, size_t *ret_end)
+{
+	struct nsv_cpu_weight w;
+	size_t len = 0, begin, end;
+	lay_out(m, n_m, &w, &len);
+	nsv_cpu_share_dealt(part, w.n_panel, &begin, &end);
+	*ret_begin = panel_at(&w, begin);
+	*ret_end = panel_at(&w, end);
 }
 
 size_t nsv_cpu_acts_len(uint32_t n_row, uint32_t n_in)

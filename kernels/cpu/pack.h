@@ -115,6 +115,8 @@ int32_t nsv_cpu_value(uint32_t dtype, uint8_t q);
 int nsv_cpu_weight_len(const struct nsv_matrix *m, uint32_t n_m, size_t *ret_len);
 void nsv_cpu_weight_pack(
 	const struct nsv_part *part, const struct nsv_matrix *m, uint32_t n_m, void *dst);
+void nsv_cpu_weight_own(const struct nsv_part *part, const struct nsv_matrix *m, uint32_t n_m,
+	size_t *ret_begin, size_t *ret_end);
 size_t nsv_cpu_acts_len(uint32_t n_row, uint32_t n_in);
 
 /* What a quantised form's blocks are made of: constants where the form is one. */

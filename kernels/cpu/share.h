@@ -12,15 +12,27 @@
 
 struct nsv_cpu_share {
 	const struct nsv_part *part;
-	size_t n_panel, n_dealt; /* to each member */
+	size_t n_panel;
 	bool began;
 };
 
 static inline struct nsv_cpu_share nsv_cpu_share_begin(const struct nsv_part *part, size_t n_panel)
 {
-	return (struct nsv_cpu_share){.part = part,
-		.n_panel = n_panel,
-		.n_dealt = n_panel * 3 / 4 / part->count};
+	return (struct nsv_cpu_share){.part = part, .n_panel = n_panel};
+}
+
+/* What this member is dealt, [*begin, *end), which may be nothing. */
+static inline void nsv_cpu_share_dealt(
+	const struct nsv_part *part, size_t n_panel, size_t *begin, size_t *end)
+{
+	const size_t n_dealt = n_panel * 3 / 4 / part->count;
+
+	if (part->count <= NSV_CPU_FEW) {
+		nsv_part_range(part, n_panel, 1, begin, end);
+		return;
+	}
+	*begin = part->index * n_dealt;
+	*end = *begin + n_dealt;
 }
 
 /* This member's next panels, [*begin, *end); false: there are none left. */
@@ -32,16 +44,12 @@ static inline bool nsv_cpu_share_next(struct nsv_cpu_share *s, size_t *begin, si
 	bool first = !s->began;
 
 	s->began = true;
-	if (count <= NSV_CPU_FEW) {
-		nsv_part_range(s->part, s->n_panel, 1, begin, end);
-		return first && *begin < *end;
-	}
-	if (first && s->n_dealt) {
-		*begin = s->part->index * s->n_dealt;
-		*end = *begin + s->n_dealt;
+	nsv_cpu_share_dealt(s->part, s->n_panel, begin, end);
+	if (first && *begin < *end)
 		return true;
-	}
-	*begin = count * s->n_dealt + nsv_team_take(s->part, &alone) * piece;
+	if (count <= NSV_CPU_FEW)
+		return false;
+	*begin = count * (*end - *begin) + nsv_team_take(s->part, &alone) * piece;
 	*end = nsv_min(*begin + piece, s->n_panel);
 	return *begin < s->n_panel;
 }

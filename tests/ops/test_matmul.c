@@ -414,6 +414,107 @@ static void test_not_finite(void **unused)
 	t_matrix_free(&m);
 }
 
+/* A member's product with weights of which all but what is its own, or nothing but that, is
+ * noise. */
+struct own {
+	const struct nsv_backend *b;
+	struct nsv_part part;
+	size_t len, head, begin, end; /* bytes of the weight; of what is before all panels */
+	const uint8_t *weight;
+	const void *acts;
+	uint32_t n_out;
+};
+
+static void own_product(const struct own *o, bool spoil_own, float *out)
+{
+	uint8_t *weight = nsv_guard_new(o->len, 64, NSV_GUARD_BEFORE);
+	memcpy(weight, o->weight, o->len);
+	for (size_t i = o->head; i < o->len; i++)
+		if ((i >= o->begin && i < o->end) == spoil_own)
+			weight[i] = (uint8_t)~weight[i];
+	memset(out, 0, 2 * o->n_out * sizeof(*out));
+	o->b->matmul(&o->part, out, o->n_out, weight, o->acts, 2);
+	nsv_guard_free(weight);
+}
+
+static void check_own(struct own *o, const struct nsv_matrix *m, uint32_t n_m)
+{
+	float *good = t_floats(2 * o->n_out), *out = t_floats(2 * o->n_out);
+	o->b->weight_own(&o->part, m, n_m, &o->begin, &o->end);
+	assert_true(o->head <= o->begin && o->begin <= o->end && o->end <= o->len);
+	memset(good, 0, 2 * o->n_out * sizeof(*good));
+	o->b->matmul(&o->part, good, o->n_out, o->weight, o->acts, 2);
+	own_product(o, false, out);
+	t_same(o->b->name, out, good, 2 * o->n_out);
+	own_product(o, true, out);
+	assert_int_equal(memcmp(out, good, 2 * o->n_out * sizeof(*out)) == 0, o->begin == o->end);
+	nsv_guard_free(good);
+	nsv_guard_free(out);
+}
+
+/* Of many members each has a part of its own, one behind the other, three quarters in all, less
+ * what does not come out even. */
+static void check_own_of_many(const struct own *o, const struct nsv_matrix *m, uint32_t n_m)
+{
+	for (uint32_t count = 5; count <= 9; count++) {
+		size_t begin, end, last = o->head;
+		for (uint32_t i = 0; i < count; i++) {
+			const struct nsv_part part = {.index = i, .count = count};
+			o->b->weight_own(&part, m, n_m, &begin, &end);
+			assert_true(begin >= last && begin <= last + 63 && end > begin);
+			last = end;
+		}
+		assert_true(last <= o->head + (o->len - o->head) * 3 / 4 + 64);
+		assert_true(last >= o->head + (o->len - o->head) / 2);
+	}
+}
+
+static void check_owns(const struct nsv_backend *b, const struct nsv_matrix *m, uint32_t n_m)
+{
+	struct own o = {.b = b, .n_out = 3 * 157};
+	float *x = make_x(2, 64);
+	size_t end;
+	assert_int_equal(b->weight_len(m, n_m, &o.len), 0);
+	uint8_t *weight = nsv_guard_new(o.len, 64, NSV_GUARD_BEFORE);
+	void *acts = nsv_guard_new(b->acts_len(2, 64), 64, NSV_GUARD_AFTER);
+	memset(weight, 0, o.len);
+	b->weight_pack(&t_alone, m, n_m, weight);
+	b->acts_set(&t_alone, acts, x, 64, 2, 64);
+	b->weight_own(&t_alone, m, n_m, &o.head, &end);
+	assert_int_equal(end, o.len);
+	o.weight = weight;
+	o.acts = acts;
+	for (uint32_t count = 1; count <= 4; count++)
+		for (uint32_t i = 0; i < count; i++) {
+			o.part = (struct nsv_part){.index = i, .count = count};
+			check_own(&o, m, n_m);
+		}
+	check_own_of_many(&o, m, n_m);
+	nsv_guard_free(acts);
+	nsv_guard_free(weight);
+	nsv_guard_free(x);
+}
+
+/* What is said to be a member's own is what it reads. */
+static void test_own(void **unused)
+{
+	size_t n;
+	const struct nsv_backend *b = t_backends(&n);
+	struct nsv_matrix m[3];
+	(void)unused;
+	for (size_t d = 0; d < NSV_ARRAY_LEN(t_dtypes); d++) {
+		if (nsv_dtype_info(t_dtypes[d])->n_elem > 64)
+			continue;
+		for (uint32_t i = 0; i < 3; i++)
+			m[i] = t_matrix(t_dtypes[d], 157, 64, 0.2f);
+		for (size_t i = 0; i < n; i++)
+			if (b[i].weight_own)
+				check_owns(&b[i], m, 3);
+		for (uint32_t i = 0; i < 3; i++)
+			t_matrix_free(&m[i]);
+	}
+}
+
 static void test_refused(void **unused)
 {
 	size_t n, len;
@@ -445,6 +546,7 @@ int main(void)
 		cmocka_unit_test(test_largest),
 		cmocka_unit_test(test_flushed),
 		cmocka_unit_test(test_not_finite),
+		cmocka_unit_test(test_own),
 		cmocka_unit_test(test_refused),
 	};
 	t_seed();

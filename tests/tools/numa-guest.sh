@@ -91,6 +91,10 @@ mkdir /cg/all /cg/memory-of-1 /cg/processors-of-1
 echo 1 >/cg/memory-of-1/cpuset.mems
 echo 2-3 >/cg/processors-of-1/cpuset.cpus
 
+NANOSERVE_TEST_MODEL=/model test_nodes >/tmp/tested 2>&1
+sed -n '/threads:\|ERROR/p' /tmp/tested
+expect "weights of members" "$(sed -n 's/^\[  PASSED  \] //p' /tmp/tested)" "1 test(s)."
+
 start all --threads 4
 expect nodes "$(status nodes)" 2
 said=$(answer)

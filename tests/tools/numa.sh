@@ -37,6 +37,7 @@ make_root() {
 	done
 	copy_with_libraries "$build/nanoserved"
 	copy_with_libraries "$build/nanoserve"
+	copy_with_libraries "$build/tests/integration/test_nodes"
 	cp "$build/libnanoserve-client.so.0" $root/bin/
 	cp "$model" $root/model
 	cp "$here/numa-guest.sh" $root/init

@@ -41,6 +41,28 @@ static void test_create(void **state)
 	nsv_region_deinit(&r);
 }
 
+/* One that is to be given its pages part by part has those alone that it was given. */
+static void test_empty(void **state)
+{
+	struct nsv_region r = NSV_REGION_NONE;
+	struct nsv_err err = {""};
+	struct stat st;
+
+	(void)state;
+	assert_int_equal(nsv_region_create(&r, "test", 10 * NSV_PAGE, NSV_REGION_EMPTY, &err), 0);
+	assert_int_equal(fstat(r.fd, &st), 0);
+	assert_int_equal(st.st_blocks, 0);
+	assert_int_equal(nsv_region_allocate(&r, NSV_PAGE + 1, NSV_PAGE, &err), 0);
+	assert_int_equal(fstat(r.fd, &st), 0);
+	assert_int_equal(st.st_blocks * 512, 2 * NSV_PAGE);
+	assert_int_equal(nsv_region_allocate(&r, 0, r.len, &err), 0);
+	assert_int_equal(fstat(r.fd, &st), 0);
+	assert_int_equal(st.st_blocks * 512, 10 * NSV_PAGE);
+	assert_int_equal(nsv_region_allocate(&r, r.len, NSV_PAGE, &err), -EPERM); /* sealed */
+	assert_string_not_equal(err.text, "");
+	nsv_region_deinit(&r);
+}
+
 /* Large regions lie where huge pages are whole; what is not a whole one is there too. */
 static void test_huge(void **state)
 {
@@ -225,6 +247,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_create),
+		cmocka_unit_test(test_empty),
 		cmocka_unit_test(test_huge),
 		cmocka_unit_test(test_join),
 		cmocka_unit_test(test_join_held),
