@@ -10,12 +10,13 @@
 
 #include <sched.h>
 #include <stdatomic.h>
-#include <sys/resource.h>
-#include <time.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include "kernels/team.h"
 #include "tests/ops/support.h"
 #include "tests/tools/proc.h"
+#include "tests/tools/wait.h"
 
 #define MEMBERS 8u
 
@@ -209,64 +210,49 @@ static void test_delay(void **unused)
 	nsv_team_free(team);
 }
 
-#define N_SHARED 200u
+/* ---- Who waits awake lets others have its processor meanwhile. Whether they take it is the
+ * scheduler's. */
 
-struct sharing {
-	cpu_set_t all[2];
-	long n_sleep[2];
-};
+static _Atomic uint32_t n_yield;
+static _Thread_local bool is_counted;
 
-static long sleeps_of_thread(void)
+/* The team's too: a program's own function comes before the C library's. */
+int sched_yield(void)
 {
-	struct rusage u;
-	assert_int_equal(getrusage(RUSAGE_THREAD, &u), 0);
-	return u.ru_nvcsw; /* a yield is not one */
+	if (is_counted)
+		atomic_fetch_add(&n_yield, 1);
+	return (int)syscall(SYS_sched_yield);
 }
 
-static void share_cpu_part(const struct nsv_part *part, void *arg)
+/* A member comes only when the other, which waits for it, has yielded: one that sleeps at once does
+ * not. */
+static void wait_for_yield_part(const struct nsv_part *part, void *arg)
 {
-	struct sharing *s = arg;
-	assert_int_equal(nsv_proc_stay_on(1, &s->all[part->index]), 0);
-	long before = sleeps_of_thread();
-	for (uint32_t p = 0; p < N_SHARED; p++)
-		nsv_team_barrier(part);
-	s->n_sleep[part->index] = sleeps_of_thread() - before;
+	bool *has_yielded = arg;
+	is_counted = part->index == 0;
+	if (part->index == 1)
+		*has_yielded = NSV_WAIT_FOR(atomic_load(&n_yield) > 0);
+	nsv_team_barrier(part);
+	is_counted = false;
 }
 
-/* Who waits for a member that has come to be on its own processor lets it on: none has to sleep for
- * that, nor is a slice of the scheduler spun away. */
-static void test_shared_cpu(void **unused)
+static void expect_yield(struct nsv_team *team)
+{
+	bool has_yielded = false;
+	atomic_store(&n_yield, 0);
+	nsv_team_run(team, wait_for_yield_part, &has_yielded);
+	assert_true(has_yielded);
+}
+
+static void test_who_waits_yields(void **unused)
 {
 	struct nsv_team *team = NULL;
-	struct sharing s;
 	(void)unused;
-	if (getenv("NANOSERVE_QUICK") || nsv_team_cpus() < 2)
-		skip(); /* valgrind has threads wait for each other; a crowded team hardly spins */
+	if (nsv_team_cpus() < 2)
+		skip(); /* a crowded team hardly spins */
 	assert_int_equal(nsv_team_new(2, &team), 0);
-	nsv_team_run(team, share_cpu_part, &s);
-	assert_int_equal(sched_setaffinity(0, sizeof(s.all[0]), &s.all[0]), 0);
-	assert_in_range(s.n_sleep[0] + s.n_sleep[1], 0, N_SHARED / 4);
+	expect_yield(team);
 	nsv_team_free(team);
-}
-
-#define LATE_PAUSES 1000u
-
-struct lateness {
-	const cpu_set_t *all;
-	long n_sleep[2];
-};
-
-static void late_part(const struct nsv_part *part, void *arg)
-{
-	struct lateness *l = arg;
-	assert_int_equal(sched_setaffinity(0, sizeof(*l->all), l->all), 0);
-	long before = sleeps_of_thread();
-	for (uint32_t p = 0; p < N_SHARED; p++) {
-		for (uint32_t i = 0; part->index == p % 2 && i < LATE_PAUSES; i++)
-			nsv_pause();
-		nsv_team_barrier(part);
-	}
-	l->n_sleep[part->index] = sleeps_of_thread() - before;
 }
 
 /* An owner that keeps to some of the processors makes members for all of them: who waits does so
@@ -274,19 +260,17 @@ static void late_part(const struct nsv_part *part, void *arg)
 static void test_owner_stays(void **unused)
 {
 	struct nsv_team *team = NULL;
-	struct lateness l;
 	cpu_set_t all;
 	(void)unused;
-	if (getenv("NANOSERVE_QUICK") || nsv_team_cpus() < 2)
+	if (nsv_team_cpus() < 2)
 		skip(); /* as above */
 	assert_int_equal(nsv_team_new(2, &team), 0);
 	assert_int_equal(nsv_proc_stay_on(1, &all), 0);
 	nsv_team_resize(team, 1);
 	nsv_team_resize(team, 2);
-	l.all = &all;
-	nsv_team_run(team, late_part, &l);
-	assert_in_range(l.n_sleep[0] + l.n_sleep[1], 0, N_SHARED / 4);
+	expect_yield(team);
 	nsv_team_free(team);
+	assert_int_equal(sched_setaffinity(0, sizeof(all), &all), 0);
 }
 
 static void test_new_and_free(void **unused)
@@ -336,7 +320,7 @@ int main(void)
 		cmocka_unit_test(test_wake_after_idle),
 		cmocka_unit_test(test_resize),
 		cmocka_unit_test(test_delay),
-		cmocka_unit_test(test_shared_cpu),
+		cmocka_unit_test(test_who_waits_yields),
 		cmocka_unit_test(test_owner_stays),
 		cmocka_unit_test(test_new_and_free),
 		cmocka_unit_test(test_range),
