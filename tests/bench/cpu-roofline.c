@@ -1,22 +1,22 @@
-/* Kernels against the machine's limits: a table's rows and a roofline picture. */
+/* Kernels against the machine's limits: a table's rows, and the points of the
+ * roofline picture. */
 #include <string.h>
 
 #include "kernels/cpu/cpu.h"
 #include "tests/bench/cpu.h"
-#include "tests/tools/svg.h"
 
 static const uint32_t rows[] = {1, 2, 4, 8, 16, 32, 64, 512};
 #define N_ROWS NSV_ARRAY_LEN(rows)
 
 /* kv_dtype: of K and V. */
 static const struct {
-	const char *work;
+	const char *work, *label;
 	uint32_t kv_dtype, n_past, n_query;
 } attentions[] = {
-	{"attention alone, 1 after 8,191", NSV_F16, 8191, 1},
-	{"the same over fp32 K and V, 1", NSV_F32, 8191, 1},
-	{"attention alone, 512 after 1,536", NSV_F16, 1536, 512},
-	{"the same over fp32 K and V, 512", NSV_F32, 1536, 512},
+	{"attention alone, 1 after 8,191", "f16, 1", NSV_F16, 8191, 1},
+	{"the same over fp32 K and V, 1", "f32, 1", NSV_F32, 8191, 1},
+	{"attention alone, 512 after 1,536", "f16, 512", NSV_F16, 1536, 512},
+	{"the same over fp32 K and V, 512", "f32, 512", NSV_F32, 1536, 512},
 };
 #define N_ATTENTION NSV_ARRAY_LEN(attentions)
 
@@ -44,22 +44,43 @@ static void add_limits(struct nsv_report *r, const struct limits *l)
 				  .work = "memory read", .unit = "GB/s", .value = l->read * 1e-9});
 	snprintf(work, sizeof(work), "u8 x s8 products, %s", l->dot_unit);
 	add(r, work, l->dot, 0, 0);
-	add(r, "bf16 products, AMX", l->bf16, 0, 0);
+	if (l->bf16 > 0)
+		add(r, "bf16 products, AMX", l->bf16, 0, 0);
 	add(r, "fp32 multiply-adds", l->fma, 0, 0);
 }
 
-static void add_products(struct nsv_report *r, const struct limits *l, const struct point *p)
+static bool is_float(uint32_t dtype)
 {
+	return nsv_dtype_info(dtype)->n_elem == 1;
+}
+
+/* Quantised weights are multiplied as bytes, bf16 on tiles where there are some, others in fp32. */
+static double top_of(const struct limits *l, uint32_t dtype)
+{
+	if (!is_float(dtype))
+		return l->dot;
+	return dtype == NSV_BF16 && l->bf16 > 0 ? l->bf16 : l->fma;
+}
+
+static void add_products(struct nsv_report *r, struct picture *pic, struct nsv_team *team,
+	const struct nsv_backend *b, const struct limits *l)
+{
+	struct point p[N_ROWS];
+
+	measure_products(team, b, NSV_Q4_1, rows, N_ROWS, p);
 	for (size_t i = 0; i < N_ROWS; i++) {
-		char work[64];
+		char work[64], label[16] = "Q4_1";
 
 		snprintf(work, sizeof(work), "products alone, rows: %u", rows[i]);
+		if (rows[i] > 1)
+			snprintf(label, sizeof(label), "%u", rows[i]);
+		picture_add(pic, QUANTISED, label, p[i]);
 		add(r, work, p[i].ops_s, allowed(l, l->dot, p[i].ops_byte),
 			rows[i] == 512 ? 0.45 * l->dot : 0);
 	}
 }
 
-static void add_bf16_products(struct nsv_report *r, struct nsv_team *team,
+static void add_bf16_products(struct nsv_report *r, struct picture *pic, struct nsv_team *team,
 	const struct nsv_backend *b, const struct limits *l)
 {
 	static const uint32_t few[] = {1, 8, 32, 512};
@@ -67,10 +88,57 @@ static void add_bf16_products(struct nsv_report *r, struct nsv_team *team,
 
 	measure_products(team, b, NSV_BF16, few, NSV_ARRAY_LEN(few), p);
 	for (size_t i = 0; i < NSV_ARRAY_LEN(few); i++) {
-		char work[64];
+		char work[64], label[16] = "BF16";
 
 		snprintf(work, sizeof(work), "the same over BF16 weights, rows: %u", few[i]);
-		add(r, work, p[i].ops_s, allowed(l, l->bf16, p[i].ops_byte), 0);
+		if (few[i] > 1)
+			snprintf(label, sizeof(label), "%u", few[i]);
+		picture_add(pic, FLOATS, label, p[i]);
+		add(r, work, p[i].ops_s, allowed(l, top_of(l, NSV_BF16), p[i].ops_byte), 0);
+	}
+}
+
+/* One row of every other type. */
+static void add_types(struct nsv_report *r, struct picture *pic, struct nsv_team *team,
+	const struct nsv_backend *b, const struct limits *l)
+{
+	static const uint32_t types[] = {NSV_F32, NSV_F16, NSV_Q4_0, NSV_Q5_0, NSV_Q5_1, NSV_Q8_0,
+		NSV_IQ4_NL, NSV_IQ4_XS, NSV_Q2_K, NSV_Q3_K, NSV_Q4_K, NSV_Q5_K, NSV_Q6_K};
+	static const uint32_t one = 1;
+
+	for (size_t i = 0; i < NSV_ARRAY_LEN(types); i++) {
+		const char *name = nsv_dtype_name(types[i]);
+		struct point p;
+		char work[64];
+
+		measure_products(team, b, types[i], &one, 1, &p);
+		snprintf(work, sizeof(work), "products over %s weights, rows: 1", name);
+		picture_add(pic, is_float(types[i]) ? FLOATS : QUANTISED, name, p);
+		add(r, work, p.ops_s, allowed(l, top_of(l, types[i]), p.ops_byte), 0);
+	}
+}
+
+static void add_attention(struct nsv_report *r, struct picture *pic, struct nsv_team *team,
+	const struct nsv_backend *b, const struct limits *l)
+{
+	for (size_t i = 0; i < N_ATTENTION; i++) {
+		struct point p = measure_attention(team, b, attentions[i].kv_dtype,
+			attentions[i].n_past, attentions[i].n_query);
+
+		picture_add(pic, ATTENTION, attentions[i].label, p);
+		add(r, attentions[i].work, p.ops_s, allowed(l, l->fma, p.ops_byte), 0);
+	}
+}
+
+static void add_rows(struct nsv_report *r, struct picture *pic, struct nsv_team *team,
+	const struct nsv_backend *b, const struct limits *l)
+{
+	struct rows_kernel k[N_ROWS_KERNEL];
+
+	measure_rows(team, b, k);
+	for (size_t i = 0; i < N_ROWS_KERNEL; i++) {
+		picture_add(pic, k[i].samples ? SAMPLING : ROWS, k[i].label, k[i].point);
+		add(r, k[i].name, k[i].point.ops_s, allowed(l, l->fma, k[i].point.ops_byte), 0);
 	}
 }
 
@@ -107,61 +175,10 @@ static void add_isas(struct nsv_report *r, struct nsv_team *team, const struct n
 		die(err.text);
 }
 
-/* ---- The picture: operations for each byte to the right, Gop/s upwards */
-
-#define N_ROOF 64
-
-static void draw_roof(const struct limits *l, double top, double *x, double *y)
-{
-	for (size_t i = 0; i < N_ROOF; i++) {
-		x[i] = i ? x[i - 1] * 1.17 : 1;
-		y[i] = allowed(l, top, x[i]) * 1e-9;
-	}
-}
-
-static void split(const struct point *p, size_t n, double *x, double *y)
-{
-	for (size_t i = 0; i < n; i++) {
-		x[i] = p[i].ops_byte;
-		y[i] = p[i].ops_s * 1e-9;
-	}
-}
-
-static void draw(
-	const struct limits *l, const struct point *products, const struct point *attention)
-{
-	static const double ticks[] = {1, 10, 100, 1000, 10000};
-	static const char *const names[] = {"1", "10", "100", "1,000", "10,000"};
-	double x[4][N_ROOF], y[4][N_ROOF];
-
-	draw_roof(l, l->dot, x[0], y[0]);
-	draw_roof(l, l->fma, x[1], y[1]);
-	split(products, N_ROWS, x[2], y[2]);
-	split(attention, N_ATTENTION, x[3], y[3]);
-	const struct nsv_series series[] = {{"memory, then products", x[0], y[0], N_ROOF},
-		{"memory, then fp32", x[1], y[1], N_ROOF},
-		{"products, 1 to 512 rows", x[2], y[2], N_ROWS},
-		{"attention, decode and prefill", x[3], y[3], N_ATTENTION}};
-	const struct nsv_panel panel = {
-		.title = "Kernels of the cpu backend and the machine's limits",
-		.x_name = "operations a byte read",
-		.y_name = "Gop/s",
-		.log_x = true,
-		.log_y = true,
-		.tick = ticks,
-		.tick_name = names,
-		.n_tick = NSV_ARRAY_LEN(ticks),
-		.series = series,
-		.n_series = NSV_ARRAY_LEN(series)};
-
-	if (nsv_svg_write("build/bench/cpu.svg", &panel, 1) < 0)
-		die("build/bench/cpu.svg cannot be written");
-}
-
 void report_kernels(struct nsv_report *r, uint32_t n_thread, struct limits *ret)
 {
 	const struct nsv_backend *b = NULL;
-	struct point products[N_ROWS], attention[N_ATTENTION];
+	struct picture *pic = picture_new();
 	struct nsv_team *team = NULL;
 	struct nsv_err err = {""};
 
@@ -171,17 +188,14 @@ void report_kernels(struct nsv_report *r, uint32_t n_thread, struct limits *ret)
 		die("no team of threads");
 	printf("%s, %u threads\n", b->isa(), n_thread);
 	measure_limits(team, ret);
-	measure_products(team, b, NSV_Q4_1, rows, N_ROWS, products);
 	add_limits(r, ret);
-	add_products(r, ret, products);
-	add_bf16_products(r, team, b, ret);
+	add_products(r, pic, team, b, ret);
+	add_bf16_products(r, pic, team, b, ret);
+	add_types(r, pic, team, b, ret);
 	add_isas(r, team, b, ret);
-	for (size_t i = 0; i < N_ATTENTION; i++) {
-		attention[i] = measure_attention(team, b, attentions[i].kv_dtype,
-			attentions[i].n_past, attentions[i].n_query);
-		add(r, attentions[i].work, attention[i].ops_s,
-			allowed(ret, ret->fma, attention[i].ops_byte), 0);
-	}
+	add_attention(r, pic, team, b, ret);
+	add_rows(r, pic, team, b, ret);
+	measure_limits(team, ret); /* a shared machine may have been slower in the beginning */
 	nsv_team_free(team);
-	draw(ret, products, attention);
+	picture_draw(pic, ret, b->isa(), n_thread);
 }

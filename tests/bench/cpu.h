@@ -1,5 +1,5 @@
-/* The parts of the cpu benchmark: kernels alone and their limits; whole models through the client
- * library, beside llama.cpp; a picture. */
+/* The parts of the cpu benchmark: kernels alone and their limits, in a picture; whole models
+ * through the client library, beside llama.cpp. */
 #ifndef NSV_TESTS_BENCH_CPU_H
 #define NSV_TESTS_BENCH_CPU_H
 
@@ -21,6 +21,11 @@ struct point {
 	double ops_s, ops_byte;
 };
 
+void *map(size_t len);
+/* The median of some timed runs, seconds. */
+double time_of(
+	struct nsv_team *team, void (*fn)(const struct nsv_part *part, void *arg), void *arg);
+/* Leaves what is more. */
 void measure_limits(struct nsv_team *team, struct limits *ret);
 /* All products of a step over weights of a type, for each count of rows, which grow to 512. */
 void measure_products(struct nsv_team *team, const struct nsv_backend *b, uint32_t dtype,
@@ -29,7 +34,34 @@ struct point measure_attention(
 	struct nsv_team *team, const struct nsv_backend *b, uint32_t kv_dtype, uint32_t n_past,
 	uint32_t n_query);
 
-/* Measures the kernels, reports them and draws build/bench/cpu.svg. */
+/* ---- cpu-rows.c: operations on rows and passes of sampling, in fp32 */
+
+#define N_ROWS_KERNEL 7
+
+struct rows_kernel {
+	const char *name, *label;
+	bool samples;
+	struct point point;
+};
+
+void measure_rows(
+	struct nsv_team *team, const struct nsv_backend *b, struct rows_kernel ret[N_ROWS_KERNEL]);
+
+/* ---- cpu-picture.c */
+
+/* What points are of. */
+enum family { QUANTISED, FLOATS, ATTENTION, ROWS, SAMPLING, N_FAMILY };
+
+struct picture;
+
+struct picture *picture_new(void);
+void picture_add(struct picture *p, enum family family, const char *label, struct point point);
+/* Draws build/bench/cpu.svg and frees p. */
+void picture_draw(struct picture *p, const struct limits *l, const char *isa, uint32_t n_thread);
+
+/* ---- cpu-roofline.c */
+
+/* Measures the kernels, reports them and draws the picture. */
 void report_kernels(struct nsv_report *r, uint32_t n_thread, struct limits *ret);
 
 /* ---- cpu-models.c */

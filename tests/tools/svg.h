@@ -1,4 +1,5 @@
-/* Line charts as a stand-alone SVG file, one panel under the other. */
+/* Line charts as a stand-alone SVG file, one panel under the other; or one of lines and of points
+ * that have labels. */
 #ifndef NSV_TESTS_TOOLS_SVG_H
 #define NSV_TESTS_TOOLS_SVG_H
 
@@ -24,5 +25,17 @@ struct nsv_panel {
 
 /* 0, or -errno. Names are ASCII without markup. */
 int nsv_svg_write(const char *path, const struct nsv_panel *panels, size_t n_panel);
+
+struct nsv_points {
+	const char *name;
+	const double *x, *y; /* (n) */
+	const char *const *label;
+	size_t n;
+};
+
+/* A higher panel with a note under its title, points over its lines, and the legend at the upper
+ * left, where nothing may lie. Labels give way to each other. */
+int nsv_svg_write_points(const char *path, const struct nsv_panel *panel, const char *note,
+	const struct nsv_points *points, size_t n_points);
 
 #endif
