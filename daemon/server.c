@@ -249,7 +249,6 @@ static void on_memory_work(struct nsv_server *s, struct nsv_msg *msg)
 {
 	struct nsv_session *se = NSV_CONTAINER_OF(msg, struct nsv_session, memory_msg);
 
-	s->n_memory_work--;
 	nsv_memory_look_again(&s->memory);
 	if (msg->kind == NSV_MSG_BUILT)
 		nsv_session_built(se);
@@ -520,6 +519,7 @@ static void free_released(struct nsv_server *s)
 
 void nsv_server_deinit(struct nsv_server *s)
 {
+	s->stopping = true;
 	nsv_worker_stop(&s->prompt_worker);
 	nsv_worker_stop(&s->memory_worker);
 	free_released(s);

@@ -45,7 +45,6 @@ static bool ask(struct nsv_session *se, enum nsv_msg_kind kind)
 
 	se->memory_msg.kind = kind;
 	if (se->memory > INLINE_LEN && w->started) {
-		se->server->n_memory_work++;
 		nsv_mailbox_put(&w->inbox, &se->memory_msg);
 		return false;
 	}

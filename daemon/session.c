@@ -17,6 +17,7 @@
 /* ---- Life */
 
 static void on_event(struct nsv_source *src, enum nsv_event event, int res, const void *data);
+static void ask_for_session(struct nsv_session *se, bool may_wait);
 
 static void refuse_hello(struct nsv_session *se, enum nsv_code code, const char *text)
 {
@@ -83,7 +84,7 @@ void nsv_session_check_deadline(struct nsv_session *se, uint64_t now_ns)
 	if (se->waits_for_vault)
 		refuse_hello(se, NSV_E_LIMIT, "the service manager takes no descriptors");
 	else if (se->waits_for_memory)
-		refuse_hello(se, NSV_E_NOMEM, "memory of sessions that ended is not back yet");
+		ask_for_session(se, false);
 	else
 		nsv_session_drop(se, NSV_E_HELLO, "no hello came");
 }
@@ -141,6 +142,8 @@ void nsv_session_torn_down(struct nsv_session *se)
 {
 	if (se->memory)
 		nsv_user_release_session(se->user, se->memory);
+	if (se->is_ending)
+		nsv_user_session_ended(&se->server->users, se->user);
 	nsv_memory_look_again(&se->server->memory);
 	nsv_user_put(&se->server->users, se->user);
 	free(se);
@@ -156,9 +159,13 @@ static void unlist(struct nsv_session **list, struct nsv_session *se, bool hot)
 
 static void free_if_unused(struct nsv_session *se)
 {
-	if (se->state == NSV_SESSION_CLOSING && se->source_gone && se->engine_gone &&
-		se->n_preparing == 0 && !se->is_building)
-		nsv_session_free(se);
+	struct nsv_server *s = se->server;
+
+	if (se->state != NSV_SESSION_CLOSING || !se->source_gone || !se->engine_gone ||
+		se->n_preparing > 0 || se->is_building)
+		return;
+	nsv_session_free(se);
+	nsv_session_ask_again(s);
 }
 
 static void commit_record(struct nsv_session *se, uint32_t state)
@@ -228,6 +235,12 @@ static void say_drop(const struct nsv_session *se, const char *why)
 		(unsigned long long)se->id, se->uid, se->pid, why);
 }
 
+static void set_waits_for_memory(struct nsv_session *se, bool waits)
+{
+	se->server->n_waiting += (uint32_t)waits - (uint32_t)se->waits_for_memory;
+	se->waits_for_memory = waits;
+}
+
 void nsv_session_drop(struct nsv_session *se, enum nsv_code code, const char *why)
 {
 	struct nsv_server *s = se->server;
@@ -244,6 +257,7 @@ void nsv_session_drop(struct nsv_session *se, enum nsv_code code, const char *wh
 		end_hello(se);
 		se->engine_gone = true;
 		se->waits_for_vault = false;
+		set_waits_for_memory(se, false);
 	} else {
 		nsv_session_drop_prompts(se);
 		nsv_channel_say_end(&se->ch, code);
@@ -253,6 +267,10 @@ void nsv_session_drop(struct nsv_session *se, enum nsv_code code, const char *wh
 		nsv_engine_post(s->engine, &se->close.msg);
 	}
 	se->state = NSV_SESSION_CLOSING;
+	if (se->memory) {
+		se->is_ending = true;
+		nsv_user_session_ends(&s->users, se->user);
+	}
 	shutdown(se->fd, SHUT_RDWR);
 	if (se->is_ready)
 		unlist(&s->ready, se, false);
@@ -314,14 +332,16 @@ static int make_session(struct nsv_session *se, struct nsv_err *err)
 	return 0;
 }
 
-/* What it needs may be about to come back. */
-static void ask_for_session(struct nsv_session *se)
+/* What it needs may be about to come back: of its user's limits, or of all memory. */
+static void ask_for_session(struct nsv_session *se, bool may_wait)
 {
 	struct nsv_err err;
 	int ret = make_session(se, &err);
+	uint32_t n_ending = ret == NSV_E_LIMIT	 ? se->user->ending
+			    : ret == NSV_E_NOMEM ? se->server->users.n_ending
+						 : 0;
 
-	se->waits_for_memory = (ret == NSV_E_LIMIT || ret == NSV_E_NOMEM) &&
-			       se->server->n_memory_work > 0;
+	set_waits_for_memory(se, may_wait && n_ending > 0);
 	if (se->waits_for_memory)
 		return;
 	if (ret != 0)
@@ -333,9 +353,11 @@ static void ask_for_session(struct nsv_session *se)
 void nsv_session_ask_again(struct nsv_server *s)
 {
 	for (struct nsv_session *se = s->sessions, *next; se; se = next) {
+		if (s->stopping || s->n_waiting == 0)
+			return;
 		next = se->next;
-		if (se->state == NSV_SESSION_HELLO && se->waits_for_memory)
-			ask_for_session(se);
+		if (se->waits_for_memory)
+			ask_for_session(se, true);
 	}
 }
 
@@ -364,7 +386,7 @@ static void take_hello(struct nsv_session *se, const void *data, size_t len)
 		return;
 	}
 	nsv_channel_prepare(&se->ch, &geom);
-	ask_for_session(se);
+	ask_for_session(se, true);
 }
 
 static void refuse_memory(struct nsv_session *se, int code)

@@ -49,7 +49,7 @@ struct nsv_session {
 	uint32_t safe_head, epoch;
 	uint64_t safe_id;
 	struct nsv_vault_place place;
-	bool waits_for_memory; /* it can be asked for again once the worker is done with some */
+	bool waits_for_memory; /* it can be asked for again once sessions that end have ended */
 	bool waits_for_vault;  /* its welcome does */
 	uint32_t n_replay;    /* entries still to come that another daemon may have taken */
 	uint32_t *last_entries; /* (ch.geom.n_slot) the last of them that uses each slot, or NULL */
@@ -58,6 +58,7 @@ struct nsv_session {
 	struct nsv_msg memory_msg;
 	int built; /* its answer: 0 or -errno */
 	bool is_building;
+	bool is_ending; /* it counts among those that its user and the server have ending */
 	bool is_left; /* for the next daemon, or to its client: what is in its regions stays */
 	struct nsv_session_slot *slots; /* (ch.geom.n_slot) */
 	uint32_t n_preparing;           /* requests that the worker holds */
@@ -103,7 +104,7 @@ void nsv_session_work_on_memory(struct nsv_msg *msg, const void *arg);
 /* What the engine and the workers say. */
 void nsv_session_built(struct nsv_session *se);
 void nsv_session_torn_down(struct nsv_session *se);
-/* The worker is done with some: those who wait for that ask again. */
+/* A session has ended: those who wait for that ask again. */
 void nsv_session_ask_again(struct nsv_server *s);
 void nsv_session_prepared(struct nsv_job *job);
 void nsv_session_accepted(struct nsv_job *job);

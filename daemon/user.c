@@ -84,6 +84,18 @@ void nsv_user_release_session(struct nsv_user *user, uint64_t memory)
 	nsv_user_release_bytes(user, memory);
 }
 
+void nsv_user_session_ends(struct nsv_users *users, struct nsv_user *user)
+{
+	user->ending++;
+	users->n_ending++;
+}
+
+void nsv_user_session_ended(struct nsv_users *users, struct nsv_user *user)
+{
+	user->ending--;
+	users->n_ending--;
+}
+
 int nsv_user_charge_requests(
 	const struct nsv_users *users, struct nsv_user *user, uint32_t n, struct nsv_err *err)
 {

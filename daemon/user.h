@@ -15,6 +15,7 @@ struct nsv_user {
 	uint32_t uid;
 	uint32_t n_ref; /* holders: sessions */
 	uint32_t sessions, requests, hellos;
+	uint32_t ending; /* of the sessions: closed, but not released yet */
 	uint64_t memory; /* bytes: of sessions, and what requests hold */
 	/* Prompts for the worker: it has one of a user at a time, so that users take turns. */
 	bool worker_has_one;
@@ -23,6 +24,7 @@ struct nsv_user {
 
 struct nsv_users {
 	struct nsv_user *first;
+	uint32_t n_ending; /* sessions of all */
 	const struct nsv_limits *limits; /* borrowed */
 	struct nsv_memory *memory;       /* borrowed: where all of them take from */
 };
@@ -40,6 +42,9 @@ int nsv_user_charge_session(
 void nsv_user_keep_session(struct nsv_user *user, uint64_t memory);
 void nsv_user_keep_request(struct nsv_user *user);
 void nsv_user_release_session(struct nsv_user *user, uint64_t memory);
+/* One that was charged will be released before long; and now it has been. */
+void nsv_user_session_ends(struct nsv_users *users, struct nsv_user *user);
+void nsv_user_session_ended(struct nsv_users *users, struct nsv_user *user);
 int nsv_user_charge_requests(
 	const struct nsv_users *users, struct nsv_user *user, uint32_t n, struct nsv_err *err);
 void nsv_user_release_requests(struct nsv_user *user, uint32_t n);

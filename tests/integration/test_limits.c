@@ -509,6 +509,95 @@ static void test_a_quota_comes_back_with_the_memory(void **state)
 	nsv_serve_end(&served);
 }
 
+/* Ends the daemon's part of a session, which it says, and waits for that. */
+static void break_session(struct nsv_raw *r)
+{
+	nsv_store_rel_u32(&r->up.head->sq_tail, 0x7fffffff);
+	nsv_bell_send(r->fd);
+	assert_true(NSV_WAIT_FOR(nsv_load_acq_u32(&r->down.head->end) != 0));
+}
+
+/* Not only memory takes its time: the engine may be in the middle of a step. */
+static void test_a_quota_comes_back_with_the_engine(void **state)
+{
+	const struct nsv_geom small = {.n_slot = 1, .n_token = 64, .arena_len = 1u << 20};
+	struct nsv_raw r;
+	(void)state;
+
+	nsv_serve(&served, "{\"limits\": {\"sessions\": 1, \"hello_ms\": 600000}}");
+	assert_int_equal(nsv_raw_open(&r, served.daemon.socket, &small), 0);
+	pid_t thread = nsv_proc_hold_thread(served.daemon.pid, "nsv-engine");
+	assert_true(thread > 0);
+	break_session(&r);
+	int fd = hello(&small);
+	/* It has been looked at once a later one is refused for what nobody can have. */
+	int other = hello(&(struct nsv_geom){.n_slot = 1 << 20});
+	assert_int_equal(answer(other), NSV_E_LIMIT);
+	nsv_proc_let_go(thread);
+	assert_int_equal(answer(fd), 0);
+	close(fd);
+	close(other);
+	nsv_raw_close(&r);
+	nsv_serve_end(&served);
+}
+
+/* What does not come back in time is named as it is, not as the memory that others wait for. */
+static void test_a_quota_that_is_late_has_its_name(void **state)
+{
+	const struct nsv_geom large = {.n_slot = 1, .n_token = 64, .arena_len = 32u << 20};
+	struct nsv_err err = {""};
+	struct nsv_raw r;
+	int fd, ret;
+	(void)state;
+
+	nsv_serve(&served, "{\"limits\": {\"sessions\": 1, \"hello_ms\": 1000}}");
+	assert_int_equal(nsv_raw_open(&r, served.daemon.socket, &large), 0);
+	pid_t thread = nsv_proc_hold_thread(served.daemon.pid, "nsv-memory");
+	assert_true(thread > 0);
+	break_session(&r);
+	while ((ret = say_hello(served.daemon.socket, &fd, &err)) < 0)
+		close(fd); /* its hello came too late */
+	assert_int_equal(ret, NSV_E_LIMIT);
+	assert_non_null(strstr(err.text, "limits.sessions"));
+	close(fd);
+	nsv_proc_let_go(thread);
+	nsv_raw_close(&r);
+	nsv_serve_end(&served);
+}
+
+static int fill_and_ask(void *arg)
+{
+	const struct nsv_geom small = {.n_slot = 1, .n_token = 64, .arena_len = 1u << 20};
+	struct nsv_raw r;
+	(void)arg;
+
+	NSV_EXPECT(nsv_raw_open(&r, served.daemon.socket, &small) == 0);
+	int fd = hello(&small);
+	NSV_EXPECT(nsv_wait_readable(fd));
+	NSV_EXPECT(answer(fd) == NSV_E_LIMIT);
+	return 0;
+}
+
+/* Another's memory is nothing to wait for. */
+static void test_a_limit_waits_for_no_other_user(void **state)
+{
+	const struct nsv_geom large = {.n_slot = 1, .n_token = 64, .arena_len = 32u << 20};
+	struct nsv_raw r;
+	(void)state;
+
+	nsv_user_need_root();
+	nsv_serve(&served, "{\"limits\": {\"sessions\": 1, \"hello_ms\": 600000}}");
+	assert_int_equal(nsv_raw_open(&r, served.daemon.socket, &large), 0);
+	pid_t thread = nsv_proc_hold_thread(served.daemon.pid, "nsv-memory");
+	assert_true(thread > 0);
+	break_session(&r);
+	int ret = nsv_user_end(nsv_user_begin(NSV_USER_A, fill_and_ask, NULL));
+	nsv_proc_let_go(thread);
+	assert_int_equal(ret, 0);
+	nsv_raw_close(&r);
+	nsv_serve_end(&served);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -524,6 +613,9 @@ int main(void)
 		cmocka_unit_test(test_quotas_are_a_users_own_and_have_names),
 		cmocka_unit_test(test_mappings_keep_no_memory),
 		cmocka_unit_test(test_a_quota_comes_back_with_the_memory),
+		cmocka_unit_test(test_a_quota_comes_back_with_the_engine),
+		cmocka_unit_test(test_a_quota_that_is_late_has_its_name),
+		cmocka_unit_test(test_a_limit_waits_for_no_other_user),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
