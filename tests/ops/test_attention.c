@@ -265,12 +265,21 @@ static uint32_t next_dtype(void)
 
 static const uint32_t both[] = {NSV_F16, NSV_F32};
 
+/* Is the i-th case with the k-th of n variants left to those who have the time? The others take
+ * turns. */
+static bool is_spared(size_t i, size_t k, size_t n)
+{
+	return t_emulated() && (i + k) % n != 1;
+}
+
 static void test_head_sizes(void **unused)
 {
 	static const uint32_t sizes[] = {64, 80, 96, 128, 256, 1, 7, 33, 100, 1024};
 	(void)unused;
 	for (size_t i = 0; i < NSV_ARRAY_LEN(sizes); i++)
-		for (int order = 0; order < 3; order++) {
+		for (uint32_t order = 0; order < 3; order++) {
+			if (is_spared(i, order, 3))
+				continue;
 			struct dims d = {4, 2, sizes[i], 16};
 			uint32_t lens[3][2] = {
 				{t_below(60), 1}, {0, 1 + t_below(20)}, {t_below(40), 5}};
@@ -296,8 +305,10 @@ static void test_groups(void **unused)
 static void test_block_sizes(void **unused)
 {
 	(void)unused;
-	for (uint32_t bs = 1; bs <= 1024; bs *= 2)
-		for (int order = 0; order < 3; order++) {
+	for (uint32_t i = 0, bs = 1; bs <= 1024; i++, bs *= 2)
+		for (uint32_t order = 0; order < 3; order++) {
+			if (is_spared(i, order, 3))
+				continue;
 			struct dims d = {3, 1, 48, bs};
 			uint32_t lens[3][2] = {
 				{bs - 1, 1}, {bs < 300 ? bs : 0, 2}, {t_below(100), 3}};
@@ -324,6 +335,8 @@ static void test_edges(void **unused)
 	struct dims d = {2, 1, 16, 16};
 	(void)unused;
 	for (size_t i = 0; i < 2 * NSV_ARRAY_LEN(edges); i++) {
+		if (is_spared(i / 2, i % 2, 2))
+			continue;
 		uint32_t n = edges[i / 2] - 1, lens[2][2] = {{n, 1}, {n, 1 + t_below(9)}};
 		check(&d, both[i % 2], DIM_MAJOR, lens, 2);
 	}
@@ -468,7 +481,7 @@ static void test_streams(void **unused)
 	uint32_t lens[N_STREAM][2];
 	(void)unused;
 	for (size_t i = 0; i < 2 * NSV_ARRAY_LEN(shapes); i++) {
-		if (t_emulated() && i % 2 == i / 2 % 2) /* each shape with one type */
+		if (is_spared(i / 2, i % 2, 2))
 			continue;
 		for (uint32_t k = 0; k < N_STREAM; k++) {
 			lens[k][0] = t_below(k % 4 ? 60 : 600);
@@ -551,6 +564,8 @@ static void test_extremes(void **unused)
 	const struct dims d = {6, 2, 64, 16};
 	(void)unused;
 	for (size_t i = 0; i < 2 * NSV_ARRAY_LEN(some); i++) {
+		if (is_spared(i / 2, i % 2, 2))
+			continue;
 		struct batch b = make_batch(&d, both[i % 2], DIM_MAJOR, lens, 3);
 		set_pool(&b.shape, &b.shape.k, b.k, some[i / 2]);
 		check_batch(&b);

@@ -472,7 +472,7 @@ static void check_own_of_many(const struct own *o, const struct nsv_matrix *m, u
 static void check_owns(const struct nsv_backend *b, const struct nsv_matrix *m, uint32_t n_m)
 {
 	struct own o = {.b = b, .n_out = 3 * 157};
-	float *x = make_x(2, 64);
+	float *x = make_x(2, 64, 64);
 	size_t end;
 	assert_int_equal(b->weight_len(m, n_m, &o.len), 0);
 	uint8_t *weight = nsv_guard_new(o.len, 64, NSV_GUARD_BEFORE);
