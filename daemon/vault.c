@@ -8,6 +8,7 @@
 
 #define MAX_DEAD_BESIDE 16
 #define NAME_LEN 16
+#define MAX_NUMBER (UINT32_MAX - 1)
 
 struct nsv_vault {
 	struct nsv_source src; /* first: the barrier's callback gets this */
@@ -44,9 +45,21 @@ static struct nsv_vault *new_vault(struct nsv_vaults *v, uint32_t number)
 		.owner = v, .number = number, .fds = {-1, -1}, .barrier_fd = -1};
 	vault->link = v->all;
 	v->all = vault;
-	if (number > v->last_number)
-		v->last_number = number;
 	return vault;
+}
+
+/* Numbers grow, that the store does not mistake a vault for one that it is about to forget. Where
+ * they begin again, those that have lasted are left out. */
+static uint32_t next_number(struct nsv_vaults *v)
+{
+	const struct nsv_vault *same;
+
+	do {
+		v->last_number = v->last_number % MAX_NUMBER + 1;
+		for (same = v->all; same && same->number != v->last_number; same = same->link)
+			;
+	} while (same);
+	return v->last_number;
 }
 
 static void close_fds(int *fds, size_t n)
@@ -122,7 +135,7 @@ int nsv_vaults_prepare(struct nsv_vaults *v)
 {
 	if (!v->on || v->next)
 		return 0;
-	struct nsv_vault *vault = new_vault(v, v->last_number + 1);
+	struct nsv_vault *vault = new_vault(v, next_number(v));
 	if (!vault)
 		return -ENOMEM;
 	int ret = store(vault);
@@ -416,7 +429,7 @@ static bool vault_number(const char *name, uint32_t *ret_number)
 	char again[NAME_LEN];
 	unsigned int number;
 
-	if (sscanf(name, "v%u", &number) != 1 || number == 0 || number == UINT32_MAX)
+	if (sscanf(name, "v%u", &number) != 1 || number == 0 || number > MAX_NUMBER)
 		return false;
 	name_of(number, again);
 	*ret_number = number;
@@ -434,6 +447,7 @@ int nsv_vaults_adopt(struct nsv_vaults *v, struct nsv_passed *passed, nsv_vault_
 		struct nsv_vault *vault = new_vault(v, number);
 		if (!vault)
 			return nsv_fail(err, -ENOMEM, "no memory for vault %s", name);
+		v->last_number = (uint32_t)nsv_max(v->last_number, number);
 		vault->confirmed = true;
 		vault->fds[0] = nsv_passed_take(passed, name);
 		vault->fds[1] = nsv_passed_take(passed, name);

@@ -283,6 +283,32 @@ static void test_sessions_come_back(void **state)
 	}
 }
 
+/* As they would after years: those that have lasted for all that time keep their numbers. */
+static void test_numbers_begin_again(void **state)
+{
+	enum { N = MAX_SESSION };
+	(void)state;
+
+	assert_int_equal(put(0), 0); /* v1 */
+	daemon_end();
+	assert_true(daemon_begin());
+	assert_int_equal(adopt(1), 0);
+	rig.v.last_number = UINT32_MAX - 2;
+	for (uint32_t i = 1; i < N; i++)
+		assert_int_equal(put(i), 0);
+	assert_int_equal(n_stored_of("v1"), 2);
+	assert_int_equal(n_stored_of("v4294967294"), 2);
+	assert_int_equal(n_stored_of("v2") + n_stored_of("v3"), 4);
+	close_found(1);
+	daemon_end();
+	manager_turn();
+	assert_true(daemon_begin());
+	assert_int_equal(adopt(N), 0);
+	for (uint32_t i = 0; i < N; i++)
+		assert_int_equal(n_found[i], 1);
+	close_found(N);
+}
+
 /* Those that have ended leave the store too, and nobody else with them. */
 static void test_the_dead_leave(void **state)
 {
@@ -582,6 +608,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_setup_teardown(test_a_vault_is_confirmed_first, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_sessions_come_back, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_numbers_begin_again, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_the_dead_leave, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_off, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_cut_off_while_emptying, setup, teardown),
