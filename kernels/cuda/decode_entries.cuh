@@ -172,13 +172,16 @@ template <typename E, int D> struct entry_merger {
 		return __shfl_sync(~0u, lane == 0 && mark(slice), 0);
 	}
 
-	/* This warp's slices: all runs but the last, which may have more to do, have some. */
+	/* This warp's slices: of n runs, all but the last, which may have more to do. Many runs
+	 * have up to one slice each, since two are folded later by one multiprocessor than by two;
+	 * of few the first ones have them all, so that others end and the next launch begins. */
 	__device__ uint32_t own_slices(int32_t index, int32_t n_run) const
 	{
 		int32_t n_slice = job.out.n_row * (D / ENTRY_DIMS), n = n_run - 1;
+		int32_t first = n >= 2 * n_slice ? index + warp * n : index * N_WARP + warp;
 		uint32_t slices = 0;
 		if (index < n)
-			for (int32_t s = index + warp * n; s < n_slice; s += n * N_WARP)
+			for (int32_t s = first; s < n_slice; s += n * N_WARP)
 				slices |= 1u << s;
 		return slices;
 	}
