@@ -177,6 +177,15 @@ uint32_t nsv_numa_home_of(const struct nsv_numa *n, uint32_t index, uint32_t cou
 	return home;
 }
 
+uint32_t nsv_numa_turn(const struct nsv_numa *n, size_t k)
+{
+	uint32_t home = 0;
+
+	for (size_t left = k % n->n_node;; home++)
+		if (has(n->nodes, n->homes[home].id) && left-- == 0)
+			return home;
+}
+
 /* Nodes that no member is on have nothing to give. */
 static void choose_nodes(struct nsv_numa *n, uint32_t n_thread)
 {

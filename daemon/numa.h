@@ -15,10 +15,11 @@
  *     KV pool, whose blocks any member reads, the scratch of steps, the heap. A policy of each
  *     region (mbind) would say the same once more. With it the kernel's own balancing
  *     (kernel.numa_balancing) leaves our pages alone.
- *   - Regions have small pages there. A huge page is on one node: a layer of a small model is less
- *     than one, and so is a layer's K of a thousand tokens, and while it is read all other nodes
- *     idle. Nor could they be had on the right node: the kernel joins small pages on the node that
- *     has most of them, which of evenly interleaved ones is always the first.
+ *   - A huge page is on one node. Of weights it holds what is one node's as a whole: a layer of a
+ *     small model is less than one, and would keep all other nodes idle while it is read. The KV
+ *     pool has huge pages on the nodes in turn: where it is long in reading, it reads many of them.
+ *   - The kernel joins small pages on the node that has most of them, the first of equals: of evenly
+ *     interleaved ones always the same. So what is to be joined is on one node before.
  *
  * Nodes are those with memory that this process may use and with a processor that it may run on:
  * memory without processors is slower, and on purpose not the first choice. A process that its
@@ -69,6 +70,8 @@ void nsv_numa_deinit(struct nsv_numa *n);
 /* Of this machine; what is wrong is a warning in the log, and n_node 1. Memory of this thread, and
  * of those that it makes from now on, is spread from then on. */
 void nsv_numa_begin(struct nsv_numa *ret, uint32_t n_thread);
+/* Nodes take turns: the home of the k-th. */
+uint32_t nsv_numa_turn(const struct nsv_numa *n, size_t k);
 /* New memory of this thread: on the node of a home, or spread again. */
 void nsv_numa_near(const struct nsv_numa *n, uint32_t home);
 void nsv_numa_spread(const struct nsv_numa *n);

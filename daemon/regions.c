@@ -40,6 +40,44 @@ static bool take_over(struct nsv_engine *e, struct nsv_region *ret_region, int *
 	return ret == 0;
 }
 
+/* ---- Made afresh */
+
+/* The first len_each bytes of each huge page's place, on the nodes in turn. */
+static int deal_places(const struct nsv_numa *numa, const struct nsv_region *r, size_t len_each,
+	struct nsv_err *err)
+{
+	int ret = 0;
+
+	for (size_t k = 0; k < numa->n_node; k++) {
+		nsv_numa_near(numa, nsv_numa_turn(numa, k));
+		for (size_t at = k * NSV_HUGE_PAGE; ret == 0 && at < r->len;
+			at += numa->n_node * NSV_HUGE_PAGE)
+			ret = nsv_region_allocate(r, at, nsv_min(len_each, r->len - at), err);
+	}
+	nsv_numa_spread(numa);
+	return ret;
+}
+
+/* Over the nodes; what is joined later stays on its node, too. */
+static int allocate_spread(const struct nsv_numa *numa, struct nsv_region *r, struct nsv_err *err)
+{
+	int ret = deal_places(numa, r, NSV_PAGE, err);
+
+	if (ret < 0)
+		return ret;
+	nsv_region_join_quick(r);
+	return deal_places(numa, r, NSV_HUGE_PAGE, err);
+}
+
+static int new_region(const struct nsv_engine *e, struct nsv_region *ret, const char *name,
+	size_t len, unsigned int flags, struct nsv_err *err)
+{
+	if (e->numa.n_node < 2)
+		return nsv_region_create(ret, name, len, flags, err);
+	int code = nsv_region_create(ret, name, len, NSV_REGION_EMPTY, err);
+	return code < 0 ? code : allocate_spread(&e->numa, ret, err);
+}
+
 /* ---- KV pool */
 
 static struct nsv_kv_geom kv_geom(
@@ -122,8 +160,8 @@ static int new_kv(struct nsv_engine *e, const struct nsv_engine_config *c, size_
 		ret = nsv_fail(
 			err, -EINVAL, "a KV pool of %u blocks is impossible", e->kv_geom.n_block);
 	if (ret == 0)
-		ret = nsv_region_create(&e->kv_region, "nsv-kv", size.region,
-			e->numa.n_node > 1 ? 0 : NSV_REGION_HUGE_LATER, err);
+		ret = new_region(
+			e, &e->kv_region, "nsv-kv", size.region, NSV_REGION_HUGE_LATER, err);
 	if (ret == 0)
 		nsv_kv_head_write(e->kv_region.map, &e->kv_geom, nsv_model_id(e->model),
 			e->info.backend->numerics);
@@ -145,7 +183,7 @@ static int make_host(struct nsv_engine *e, uint32_t n_block, size_t block_len, s
 			n_block, most / block_len);
 	e->info.n_host_block = n_block;
 	e->info.host_len = len;
-	return nsv_region_create(&e->host_region, "nsv-swap", len, NSV_REGION_HUGE, err);
+	return new_region(e, &e->host_region, "nsv-swap", len, NSV_REGION_HUGE, err);
 }
 
 int nsv_engine_make_kv(struct nsv_engine *e, const struct nsv_engine_config *c, size_t free_len,
@@ -188,8 +226,7 @@ static void *join_kv(void *arg)
 
 void nsv_engine_join_start(struct nsv_engine *e)
 {
-	/* Else pages stay small, as they shall on several nodes. */
-	e->joins = e->numa.n_node == 1 && pthread_create(&e->join, NULL, join_kv, e) == 0;
+	e->joins = pthread_create(&e->join, NULL, join_kv, e) == 0; /* else pages stay small */
 }
 
 void nsv_engine_join_stop(struct nsv_engine *e)

@@ -16,8 +16,7 @@
 #define MADV_COLLAPSE 25
 #endif
 
-#define HUGE_PAGE ((size_t)2 << 20)
-#define HUGE_PIECE (8 * HUGE_PAGE) /* joined by one call, each of which has a price of its own */
+#define HUGE_PIECE (8 * NSV_HUGE_PAGE) /* joined by one call, each of which has a price of its own */
 #define HUGE_ROUNDS 4u	       /* in which what was missed is asked for */
 #define SLOW_PIECE_NS 16000000u    /* five times what one takes that the machine has at hand */
 
@@ -52,13 +51,13 @@ static void *map_aligned(int fd, size_t len, int prot)
 {
 	size_t end, room;
 
-	if (len < HUGE_PAGE || !nsv_align_up(len, NSV_PAGE, &end) ||
-		!nsv_add(end, HUGE_PAGE, &room))
+	if (len < NSV_HUGE_PAGE || !nsv_align_up(len, NSV_PAGE, &end) ||
+		!nsv_add(end, NSV_HUGE_PAGE, &room))
 		return mmap(NULL, len, prot, MAP_SHARED, fd, 0);
 	char *at = mmap(NULL, room, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 	if (at == MAP_FAILED)
 		return MAP_FAILED;
-	size_t before = -(uintptr_t)at & (HUGE_PAGE - 1);
+	size_t before = -(uintptr_t)at & (NSV_HUGE_PAGE - 1);
 	void *map = mmap(at + before, len, prot, MAP_SHARED | MAP_FIXED, fd, 0);
 	if (map == MAP_FAILED) {
 		munmap(at, room);
@@ -66,7 +65,7 @@ static void *map_aligned(int fd, size_t len, int prot)
 	}
 	if (before)
 		munmap(at, before);
-	munmap(at + before + end, HUGE_PAGE - before);
+	munmap(at + before + end, NSV_HUGE_PAGE - before);
 	return map;
 }
 
@@ -101,7 +100,7 @@ int nsv_region_allocate(
 
 static size_t whole_len(const struct nsv_region *region)
 {
-	return region->len & ~(HUGE_PAGE - 1);
+	return region->len & ~(NSV_HUGE_PAGE - 1);
 }
 
 /* From the beginning, for what was missed: what is joined already costs little. */
@@ -130,15 +129,23 @@ bool nsv_region_join(struct nsv_region *region)
 	return true;
 }
 
-/* A byte of each huge page's place, so that there is something to join and little to copy. */
-static bool take_piece(struct nsv_region *region)
+/* A byte of each huge page's place, so that there is something to join and little to copy. The
+ * kernel joins on the node of what there is. */
+static bool begin_places(const struct nsv_region *region, size_t begin, size_t end)
 {
-	size_t end = nsv_min(whole_len(region), region->n_joined + HUGE_PIECE);
-
-	for (size_t at = region->n_joined; at < end; at += HUGE_PAGE)
+	for (size_t at = begin; at < end; at += NSV_HUGE_PAGE)
 		if (fallocate(region->fd, 0, (off_t)at, NSV_PAGE) < 0)
 			return false;
-	return nsv_region_join(region);
+	return true;
+}
+
+void nsv_region_join_quick(struct nsv_region *region)
+{
+	uint64_t start_ns;
+
+	do
+		start_ns = nsv_now_ns();
+	while (nsv_region_join(region) && nsv_now_ns() - start_ns <= SLOW_PIECE_NS);
 }
 
 /* Kernels before 6.1 cannot; where memory is short or in pieces, small pages are left to who
@@ -146,11 +153,26 @@ static bool take_piece(struct nsv_region *region)
  * a virtual machine must find first. */
 static void take_huge_pages(struct nsv_region *region, bool later)
 {
-	uint64_t start_ns;
+	if (!begin_places(region, 0, whole_len(region)))
+		return;
+	if (later)
+		nsv_region_join_quick(region);
+	else
+		while (nsv_region_join(region))
+			;
+}
 
-	do
-		start_ns = nsv_now_ns();
-	while (take_piece(region) && !(later && nsv_now_ns() - start_ns > SLOW_PIECE_NS));
+int nsv_region_allocate_huge(
+	const struct nsv_region *region, size_t off, size_t len, struct nsv_err *err)
+{
+	size_t begin = (off + NSV_HUGE_PAGE - 1) & ~(NSV_HUGE_PAGE - 1);
+	size_t end = (off + len) & ~(NSV_HUGE_PAGE - 1);
+
+	if (begin_places(region, begin, end))
+		for (size_t at = begin; at < end; at += HUGE_PIECE)
+			(void)madvise((char *)region->map + at, nsv_min(end - at, HUGE_PIECE),
+				MADV_COLLAPSE);
+	return nsv_region_allocate(region, off, len, err);
 }
 
 /* Maps a new memfd and gives it its pages: what huge ones cannot be had for, fallocate gets or

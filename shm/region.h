@@ -5,6 +5,8 @@
 
 #include "shm/base.h"
 
+#define NSV_HUGE_PAGE ((size_t)2 << 20)
+
 struct nsv_region {
 	int fd;      /* -1: none */
 	size_t len;
@@ -31,6 +33,9 @@ int nsv_region_create(struct nsv_region *ret, const char *name, size_t len, unsi
 /* The pages of a part that has none yet, where the policy of this thread's memory has them. */
 int nsv_region_allocate(
 	const struct nsv_region *region, size_t off, size_t len, struct nsv_err *err);
+/* The same, as huge pages where whole ones lie in it and can be had. */
+int nsv_region_allocate_huge(
+	const struct nsv_region *region, size_t off, size_t len, struct nsv_err *err);
 /* Maps a descriptor that a peer or the fd store handed over, after checking that it is a memfd with
  * the SHRINK, GROW and SEAL seals and has exactly `len` bytes. Takes `fd` only on success. */
 int nsv_region_adopt(
@@ -40,6 +45,8 @@ int nsv_region_adopt(
  * for again when the rest is done, a few times. One thread at a time. false: there are no more, or
  * the kernel makes none. */
 bool nsv_region_join(struct nsv_region *region);
+/* For as long as that is quick. */
+void nsv_region_join_quick(struct nsv_region *region);
 /* A read-only descriptor of the same memory, for a reader: it can neither map it writable nor
  * punch holes. The caller closes it. */
 int nsv_region_reopen_ro(const struct nsv_region *region, int *ret_fd);

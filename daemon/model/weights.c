@@ -457,33 +457,49 @@ static void find_own(const struct nsv_loader *l, const struct packing *p, uint32
 	}
 }
 
-/* Pages for that, on the home's node. */
-static int allocate_own(const struct nsv_loader *l, uint32_t home, struct nsv_err *err)
+/* Pages for that, on the home's node. Returns what is behind it. */
+static int allocate_own(const struct nsv_loader *l, const struct packing *p, uint32_t home,
+	size_t *tail, struct nsv_err *err)
 {
 	size_t begin, end;
+
+	find_own(l, p, home, &begin, &end);
+	if (begin == end)
+		return 0;
+	*tail = end;
+	nsv_numa_near(l->m->numa, home);
+	return nsv_region_allocate_huge(&l->m->weights, p->off + begin, end - begin, err);
+}
+
+/* What anybody may read: huge pages on the nodes in turn. */
+static int allocate_tail(
+	const struct nsv_loader *l, const struct packing *p, size_t tail, struct nsv_err *err)
+{
+	size_t at = p->off + tail, end = (p->off + p->len) & ~(NSV_HUGE_PAGE - 1);
 	int r = 0;
 
-	for (size_t i = 0; r == 0 && i < l->n_packing; i++) {
-		const struct packing *p = &l->packings[i];
-		find_own(l, p, home, &begin, &end);
-		if (begin < end)
-			r = nsv_region_allocate(
-				&l->m->weights, p->off + begin, end - begin, err);
+	at = (at + NSV_HUGE_PAGE - 1) & ~(NSV_HUGE_PAGE - 1);
+	for (; r == 0 && at < end; at += NSV_HUGE_PAGE) {
+		nsv_numa_near(l->m->numa, nsv_numa_turn(l->m->numa, at / NSV_HUGE_PAGE));
+		r = nsv_region_allocate_huge(&l->m->weights, at, NSV_HUGE_PAGE, err);
 	}
 	return r;
 }
 
-/* All else is spread. */
+/* All else is spread page by page. */
 static int allocate_pages(const struct nsv_loader *l, struct nsv_err *err)
 {
 	const struct nsv_model *m = l->m;
 	int r = 0;
 
-	for (uint32_t h = 0; r == 0 && m->backend->weight_own && h < m->numa->n_home; h++) {
-		if (!m->numa->homes[h].has_memory)
-			continue;
-		nsv_numa_near(m->numa, h);
-		r = allocate_own(l, h, err);
+	for (size_t i = 0; r == 0 && i < l->n_packing; i++) {
+		const struct packing *p = &l->packings[i];
+		size_t tail = 0;
+		for (uint32_t h = 0; r == 0 && m->backend->weight_own && h < m->numa->n_home; h++)
+			if (m->numa->homes[h].has_memory)
+				r = allocate_own(l, p, h, &tail, err);
+		if (r == 0)
+			r = allocate_tail(l, p, tail, err);
 	}
 	nsv_numa_spread(m->numa);
 	return r == 0 ? nsv_region_allocate(&m->weights, 0, m->weights.len, err) : r;

@@ -47,11 +47,11 @@ shared() {
 	awk '$3 == "Shmem:" { print $4 }' /sys/devices/system/node/node"$1"/meminfo
 }
 
-# "both": half of it is on each node, to a hundredth; else the node that has nearly all.
+# "both": half of it is on each node, nearly; else the node that has nearly all.
 where() {
 	awk -v "a=$1" -v "b=$2" 'BEGIN {
-		x = a / (a + b)
-		print (x > 0.99 ? "node 0" : x < 0.01 ? "node 1" : x > 0.495 && x < 0.505 ? "both" : x) }'
+		x = a + b > 0 ? a / (a + b) : 2
+		print (x > 1 ? "nowhere" : x > 0.99 ? "node 0" : x < 0.01 ? "node 1" : x > 0.48 && x < 0.52 ? "both" : x) }'
 }
 
 weights() {
@@ -62,20 +62,36 @@ regions() {
 	where $(($(shared 0) - before0)) $(($(shared 1) - before1))
 }
 
-huge_pages() {
-	awk '/^ShmemHugePages/ { print ($2 > 0 ? "some" : "none") }' /proc/meminfo
+# KiB of it in huge pages.
+huge() {
+	awk '$3 == "ShmemHugePages:" { print $4 }' /sys/devices/system/node/node"$1"/meminfo
 }
 
-# Processors of the threads of a name.
+# Processors of the threads of a name; others may end meanwhile.
 stays() {
 	for t in "/proc/$pid/task"/*; do
 		grep -q "^$1\$" "$t/comm" || continue
 		awk '/^Cpus_allowed_list/ { print $2 }' "$t/status"
-	done
+	done 2>/dev/null
 }
 
 answer() {
 	nanoserve generate -n 6 --temperature 0 "What is a page table?"
+}
+
+# Whether a thread comes to stay on these processors, within two minutes.
+comes_to() {
+	tries=0
+	until [ "$(stays "$1")" = "$2" ]; do
+		tries=$((tries + 1))
+		[ $tries -lt 600 ] || break
+		sleep 0.2
+	done
+	expect "$1's processors, $3" "$(stays "$1")" "$2"
+}
+
+spin() {
+	while :; do :; done
 }
 
 status() {
@@ -100,7 +116,7 @@ expect nodes "$(status nodes)" 2
 said=$(answer)
 expect weights "$(weights)" both
 expect "all regions" "$(regions)" both
-expect "huge pages" "$(huge_pages)" none
+expect "huge pages" "$(where "$(huge 0)" "$(huge 1)")" both
 expect "engine's processors" "$(stays nsv-engine)" 0-1
 expect "a member's" "$(stays nsv-work/1)" 0-1
 expect "a member's" "$(stays nsv-work/2)" 2-3
@@ -114,11 +130,29 @@ expect "an answer" "$(answer)" "$said"
 expect "a member's processors" "$(stays nsv-work/2)" 0-3
 stop
 
+# Fewer members, while programs keep them from their processors, are spread as well, and so are more.
+start all
+answer >/dev/null
+expect "a member's processors" "$(stays nsv-work/1)" 0-1
+(while :; do answer; done) >/dev/null 2>&1 &
+asker=$!
+spinners=
+for _ in 1 2; do
+	spin &
+	spinners="$spinners $!"
+done
+comes_to nsv-work/1 2-3 "crowded"
+# shellcheck disable=SC2086 # a list of numbers
+kill $spinners
+comes_to nsv-work/1 0-1 "no longer crowded"
+kill $asker
+stop
+
 start memory-of-1 --threads 4
 expect nodes "$(status nodes)" 1
 expect weights "$(weights)" "node 1"
 expect "all regions" "$(regions)" "node 1"
-expect "huge pages" "$(huge_pages)" some
+expect "huge pages" "$(where "$(huge 0)" "$(huge 1)")" "node 1"
 expect "a member's processors" "$(stays nsv-work/2)" 0-3
 stop
 

@@ -59,7 +59,30 @@ static void test_empty(void **state)
 	assert_int_equal(fstat(r.fd, &st), 0);
 	assert_int_equal(st.st_blocks * 512, 10 * NSV_PAGE);
 	assert_int_equal(nsv_region_allocate(&r, r.len, NSV_PAGE, &err), -EPERM); /* sealed */
+	assert_int_equal(nsv_region_allocate_huge(&r, 1, r.len, &err), -EPERM);
 	assert_string_not_equal(err.text, "");
+	nsv_region_deinit(&r);
+}
+
+/* Part by part with huge pages where they are whole, and not beyond. */
+static void test_empty_huge(void **state)
+{
+	const size_t huge = NSV_HUGE_PAGE;
+	struct nsv_region r = NSV_REGION_NONE;
+	struct stat st;
+
+	(void)state;
+	assert_int_equal(nsv_region_create(&r, "test", 5 * huge, NSV_REGION_EMPTY, NULL), 0);
+	assert_int_equal(nsv_region_allocate_huge(&r, huge - 1, 2 * huge, NULL), 0);
+	assert_int_equal(fstat(r.fd, &st), 0);
+	assert_in_range(st.st_blocks * 512, 2 * huge, 2 * huge + 2 * NSV_PAGE);
+	assert_int_equal(nsv_region_allocate_huge(&r, 3 * huge, 100, NULL), 0);
+	assert_int_equal(fstat(r.fd, &st), 0);
+	assert_in_range(st.st_blocks * 512, 2 * huge, 2 * huge + 3 * NSV_PAGE);
+	assert_int_equal(nsv_region_allocate(&r, 0, r.len, NULL), 0);
+	for (size_t i = 0; i < r.len; i += 512)
+		assert_int_equal(((unsigned char *)r.map)[i], 0);
+	memset(r.map, 1, r.len);
 	nsv_region_deinit(&r);
 }
 
@@ -248,6 +271,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_create),
 		cmocka_unit_test(test_empty),
+		cmocka_unit_test(test_empty_huge),
 		cmocka_unit_test(test_huge),
 		cmocka_unit_test(test_join),
 		cmocka_unit_test(test_join_held),
