@@ -3,13 +3,14 @@
 
 #include <string.h>
 
+#include "daemon/model/logits.h"
+
 struct exec_cpu {
 	struct nsv_exec base; /* first */
 	struct nsv_exec_cpu_parts parts;
-	uint32_t n_vocab;
 	int32_t *last;	 /* (max_seq): the token that each place sampled last */
 	int32_t *tokens; /* (max_row) */
-	float *logits;	 /* (nsv_exec_max_out, n_vocab) */
+	struct nsv_logits logits; /* nsv_exec_max_out rows */
 };
 
 static void move_blocks(const struct exec_cpu *x, const struct nsv_exec_step *step)
@@ -54,11 +55,13 @@ static void sample_row(
 	const struct sampling *a = arg;
 	const struct nsv_exec_step *step = a->step;
 	struct nsv_exec_result *r = &step->results[i];
+	const struct nsv_logits *logits = &a->x->logits;
 	struct nsv_sample_in in = step->ins[i];
 	int32_t token = step->given[i];
 	int ret;
 
-	in.logits = a->x->logits + (size_t)i * a->x->n_vocab;
+	in.logits = logits->x + i * logits->ld;
+	in.ranges = logits->ranges + (size_t)i * nsv_scan_n_slice(s->n_vocab);
 	if (token != NSV_TOKEN_SAMPLE) {
 		ret = nsv_log_probs(s, part, in.logits, token, r->lps, step->n_lps[i]);
 	} else {
@@ -91,7 +94,9 @@ static int submit(struct nsv_exec *exec, const struct nsv_exec_step *step, struc
 		return 0;
 	fill_tokens(x, step);
 	batch.tokens = x->tokens;
-	int ret = nsv_model_forward(p->model, p->dispatch, p->kv, &batch, x->logits, err);
+	batch.ld_out = x->logits.ld;
+	batch.ranges = x->logits.ranges;
+	int ret = nsv_model_forward(p->model, p->dispatch, p->kv, &batch, x->logits.x, err);
 	if (ret == 0 && batch.n_out > 0)
 		nsv_team_run(p->team, sample_member, &(struct sampling){x, step});
 	return ret;
@@ -109,13 +114,14 @@ static void free_cpu(struct nsv_exec *exec)
 
 	free(x->last);
 	free(x->tokens);
-	free(x->logits);
+	nsv_logits_deinit(&x->logits);
 	free(x);
 }
 
 int nsv_exec_cpu_new(const struct nsv_exec_cpu_parts *parts, uint32_t max_seq, uint32_t max_row,
 	uint32_t depth, struct nsv_exec **ret_exec)
 {
+	uint32_t n_out = nsv_exec_max_out(max_seq);
 	uint32_t n_vocab = nsv_model_get_desc(parts->model)->n_vocab;
 	struct exec_cpu *x = calloc(1, sizeof(*x));
 
@@ -123,13 +129,12 @@ int nsv_exec_cpu_new(const struct nsv_exec_cpu_parts *parts, uint32_t max_seq, u
 		return -ENOMEM;
 	*x = (struct exec_cpu){.base = {depth, submit, collect, free_cpu},
 		.parts = *parts,
-		.n_vocab = n_vocab,
 		.last = calloc(max_seq, sizeof(*x->last)),
-		.tokens = calloc(max_row, sizeof(*x->tokens)),
-		.logits = calloc((size_t)nsv_exec_max_out(max_seq) * n_vocab, sizeof(float))};
-	if (!x->last || !x->tokens || !x->logits) {
+		.tokens = calloc(max_row, sizeof(*x->tokens))};
+	int ret = x->last && x->tokens ? nsv_logits_init(&x->logits, n_out, n_vocab) : -ENOMEM;
+	if (ret < 0) {
 		free_cpu(&x->base);
-		return -ENOMEM;
+		return ret;
 	}
 	*ret_exec = &x->base;
 	return 0;

@@ -193,7 +193,7 @@ static void find_best(const struct nsv_draw *d, uint32_t k)
 			heap[n++] = (struct nsv_lp){(int32_t)i, d->x[i]};
 	heapify(heap, k);
 	for (;; i++) {
-		i = d->scan->first(d->x, i, d->n, nextafterf(heap[0].logprob, INFINITY));
+		i = nsv_draw_first(d, d->x, i, nextafterf(heap[0].logprob, INFINITY));
 		if (i == d->n)
 			return;
 		heap[0] = (struct nsv_lp){(int32_t)i, d->x[i]};
@@ -474,18 +474,51 @@ void nsv_draw_begin(struct nsv_draw *d, struct nsv_sampler *s, const struct nsv_
 	set_row(d, in->logits, s->n_vocab);
 }
 
+static void join(struct nsv_scan_range *all, const struct nsv_scan_range *r)
+{
+	all->min = r->min < all->min ? r->min : all->min;
+	all->max = r->max > all->max ? r->max : all->max;
+	all->finite &= r->finite;
+}
+
+/* The ranges of the slices of x, the row that the draw began with; NULL: not known. */
+static const struct nsv_scan_range *slices_of(const struct nsv_draw *d, const float *x)
+{
+	return x == d->in->logits ? d->in->ranges : NULL;
+}
+
 void nsv_draw_range(struct nsv_draw *d, const float *x, struct nsv_scan_range *ret_range)
 {
+	const struct nsv_scan_range *slices = slices_of(d, x);
 	struct nsv_sample_share mine = {0};
 
+	*ret_range = (struct nsv_scan_range){INFINITY, -INFINITY, true};
+	for (uint32_t i = 0; slices && i < nsv_scan_n_slice(d->s->n_vocab); i++)
+		join(ret_range, &slices[i]);
+	if (slices)
+		return;
 	d->scan->range(x + d->begin, nsv_draw_span_len(d), &mine.range);
 	const struct nsv_sample_share *slots = nsv_draw_meet(d, &mine);
-	*ret_range = slots[0].range;
-	for (uint32_t i = 1; i < d->part->count; i++) {
-		ret_range->min = fminf(ret_range->min, slots[i].range.min);
-		ret_range->max = fmaxf(ret_range->max, slots[i].range.max);
-		ret_range->finite &= slots[i].range.finite;
+	for (uint32_t i = 0; i < d->part->count; i++)
+		join(ret_range, &slots[i].range);
+}
+
+uint32_t nsv_draw_first(const struct nsv_draw *d, const float *x, uint32_t i, float low)
+{
+	const struct nsv_scan_range *slices = slices_of(d, x);
+	uint32_t n = d->s->n_vocab, end;
+
+	if (!slices)
+		return d->scan->first(x, i, n, low);
+	for (; i < n; i = end) {
+		const struct nsv_scan_range *slice = &slices[i / NSV_SCAN_SLICE];
+
+		end = (uint32_t)nsv_min(n, (i / NSV_SCAN_SLICE + 1) * NSV_SCAN_SLICE);
+		uint32_t at = slice->max < low ? end : d->scan->first(x, i, end, low);
+		if (at < end)
+			return at;
 	}
+	return n;
 }
 
 double nsv_draw_log_sum(struct nsv_draw *d, const struct nsv_scan_range *range)
@@ -509,7 +542,7 @@ int32_t nsv_draw_token(
 	if (temperature < GREEDY_BELOW || d->n < SHARE_LEAST)
 		leave(d);
 	if (temperature < GREEDY_BELOW)
-		return d->gone ? 0 : (int32_t)d->scan->first(x, 0, d->n, range->max);
+		return d->gone ? 0 : (int32_t)nsv_draw_first(d, x, 0, range->max);
 	d->scale = (struct nsv_scan_scale){range->max, scale, nsv_scan_grain(d->n)};
 	d->span = fminf(range->max - range->min, REACH / scale);
 	for (size_t i = 0; i < NSV_ARRAY_LEN(steps) && !d->gone; i++)

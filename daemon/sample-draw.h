@@ -31,6 +31,9 @@ struct nsv_draw {
 void nsv_draw_begin(struct nsv_draw *d, struct nsv_sampler *s, const struct nsv_part *part,
 	const struct nsv_sample_in *in);
 void nsv_draw_range(struct nsv_draw *d, const float *x, struct nsv_scan_range *ret_range);
+/* The first place from i on in the row x (n_vocab) with x >= low; n_vocab: none. By the caller
+ * alone. */
+uint32_t nsv_draw_first(const struct nsv_draw *d, const float *x, uint32_t i, float low);
 /* ln of the sum of e^x over the row's logits as they came. */
 double nsv_draw_log_sum(struct nsv_draw *d, const struct nsv_scan_range *range);
 /* Steps 7 to 12 on the row x (n_vocab), of which n_cand > 0 may come. The token is the first

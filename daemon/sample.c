@@ -32,16 +32,17 @@ float nsv_uniform(uint64_t seed, uint32_t branch, uint64_t position)
 /* ---- Log-probabilities of the logits as they came */
 
 /* The n largest by rank: ids come in order, so an equal logit stays behind. */
-static void find_largest(const struct nsv_scan *scan, const float *logits, uint32_t n_vocab,
-	struct nsv_lp *best, uint32_t n)
+static void find_largest(const struct nsv_draw *d, struct nsv_lp *best, uint32_t n)
 {
+	const float *logits = d->in->logits;
+
 	for (uint32_t i = 0; i < n; i++)
 		best[i] = (struct nsv_lp){-1, -INFINITY};
 	for (uint32_t i = 0; n > 0; i++) {
 		uint32_t j = n - 1;
 
-		i = scan->first(logits, i, n_vocab, nextafterf(best[j].logprob, INFINITY));
-		if (i == n_vocab)
+		i = nsv_draw_first(d, logits, i, nextafterf(best[j].logprob, INFINITY));
+		if (i == d->s->n_vocab)
 			break;
 		for (; j > 0 && logits[i] > best[j - 1].logprob; j--)
 			best[j] = best[j - 1];
@@ -56,7 +57,7 @@ static void write_log_probs(const struct nsv_draw *d, double log_sum, int32_t to
 	const float *logits = d->in->logits;
 
 	lp[0] = (struct nsv_lp){token, logits[token]};
-	find_largest(d->scan, logits, d->s->n_vocab, lp + 1, n_lp - 1);
+	find_largest(d, lp + 1, n_lp - 1);
 	for (uint32_t i = 0; i < n_lp; i++)
 		lp[i].logprob = (float)(lp[i].logprob - log_sum);
 }

@@ -28,7 +28,9 @@
  * a token is a function of its input alone.
  *
  * Cost: some passes of vectors over n_vocab, + O(tokens in the penalties' window), + sorting the
- * few among which a cut falls. One row is computed by one thread or by all of a team, which share
+ * few among which a cut falls. Where the ranges of a row's slices are known and nothing changes the
+ * logits, the largest one, the best k and log-probabilities' alternatives are looked for in the
+ * slices alone that may hold them. One row is computed by one thread or by all of a team, which share
  * the passes: the same bits. Nothing here allocates but nsv_sampler_init. */
 #ifndef NSV_DAEMON_SAMPLE_H
 #define NSV_DAEMON_SAMPLE_H
@@ -99,6 +101,7 @@ struct nsv_sampler {
 /* One step of one request. */
 struct nsv_sample_in {
 	const float *logits; /* (n_vocab) */
+	const struct nsv_scan_range *ranges; /* of their slices; NULL: not known */
 	const struct nsv_params *params;
 	const struct nsv_sample_lists *lists; /* NULL: none */
 	const int32_t *tokens;		      /* (n_prompt + n_output) */

@@ -19,6 +19,14 @@ struct nsv_scan_range {
 	bool finite; /* all are (any value is allowed); else the others are not to be used */
 };
 
+/* Columns of a row whose range is had beside the product that makes them (kernels/backend.h). */
+#define NSV_SCAN_SLICE 256u
+
+static inline uint32_t nsv_scan_n_slice(uint32_t n)
+{
+	return n / NSV_SCAN_SLICE + (n % NSV_SCAN_SLICE > 0);
+}
+
 struct nsv_scan_scale {
 	float max, scale; /* scale > 0 */
 	float grain;	  /* of nsv_scan_grain */
@@ -69,6 +77,21 @@ struct nsv_scan {
 
 /* The best that this machine runs, or what $NANOSERVE_CPU_ISA names. */
 const struct nsv_scan *nsv_scan_here(void);
+
+/* Slices begin .. end - 1 of n_row rows of n numbers, ld apart, to ranges (n_row, n_slice). */
+static inline void nsv_scan_slices(const float *x, size_t ld, size_t n_row, uint32_t n,
+	size_t begin, size_t end, struct nsv_scan_range *ranges)
+{
+	const struct nsv_scan *scan = nsv_scan_here();
+
+	for (size_t r = 0; r < n_row; r++)
+		for (size_t i = begin; i < end; i++) {
+			size_t at = i * NSV_SCAN_SLICE;
+
+			scan->range(x + r * ld + at, (uint32_t)nsv_min(n - at, NSV_SCAN_SLICE),
+				&ranges[r * nsv_scan_n_slice(n) + i]);
+		}
+}
 
 /* What weights of n numbers are rounded by: added, then taken off again. Not so little that 1 would
  * lose by it. */

@@ -285,15 +285,16 @@ static struct walk some_rows(const struct walk *w, uint32_t first, uint32_t n)
 	return some;
 }
 
-/* out (n_row, ld) = the product's matrices times what acts_set left. All who share it have met. */
-static void multiply(
-	const struct walk *w, const struct nsv_product *p, float *out, size_t ld, uint32_t n_row)
+/* out (n_row, ld) = the product's matrices times what acts_set left. All who share it have met.
+ * ranges: NULL, or of a product of one matrix (kernels/backend.h). */
+static void multiply(const struct walk *w, const struct nsv_product *p, float *out, size_t ld,
+	uint32_t n_row, struct nsv_scan_range *ranges)
 {
 	for (uint32_t i = 0; i < p->n; i++) {
 		if (i > 0)
 			meet_product(w); /* one product a phase */
 		w->m->backend->matmul(w->mul_part, out + p->part[i].col, ld,
-			nsv_weight_at(w->m, p->part[i].off), w->lane.acts, n_row);
+			nsv_weight_at(w->m, p->part[i].off), w->lane.acts, n_row, ranges);
 	}
 }
 
@@ -462,7 +463,7 @@ static void run_qkv(const struct walk *w, uint32_t layer)
 	const struct nsv_layer *l = &w->m->layers[layer];
 
 	norm_rows(w, l->attn_norm);
-	multiply(w, &l->qkv, w->lane.qkv, nsv_n_qkv(&w->m->desc), w->n_lane);
+	multiply(w, &l->qkv, w->lane.qkv, nsv_n_qkv(&w->m->desc), w->n_lane, NULL);
 	meet_product(w);
 	store_kv(w, layer);
 }
@@ -472,7 +473,7 @@ static void run_out(const struct walk *w, const struct nsv_layer *l)
 	size_t n_q = nsv_n_q(&w->m->desc);
 
 	set_acts(w, w->m->scratch.attn + w->first * n_q, w->n_lane, (uint32_t)n_q);
-	multiply(w, &l->out, w->lane.y, w->m->desc.n_embd, w->n_lane);
+	multiply(w, &l->out, w->lane.y, w->m->desc.n_embd, w->n_lane, NULL);
 	meet_product(w);
 	add_rows(w, l->post_attn_norm);
 }
@@ -480,10 +481,10 @@ static void run_out(const struct walk *w, const struct nsv_layer *l)
 static void run_ff(const struct walk *w, const struct nsv_layer *l)
 {
 	norm_rows(w, l->ffn_norm);
-	multiply(w, &l->gate_up, w->lane.ff, 2 * (size_t)w->m->desc.n_ff, w->n_lane);
+	multiply(w, &l->gate_up, w->lane.ff, 2 * (size_t)w->m->desc.n_ff, w->n_lane, NULL);
 	meet_product(w);
 	gate_rows(w);
-	multiply(w, &l->down, w->lane.y, w->m->desc.n_embd, w->n_lane);
+	multiply(w, &l->down, w->lane.y, w->m->desc.n_embd, w->n_lane, NULL);
 	meet_product(w);
 	add_rows(w, l->post_ffn_norm);
 }
@@ -549,7 +550,8 @@ static void run_head(const struct walk *w)
 	norm_outputs(w);
 	meet_rows(w); /* a single row's blocks are shared out */
 	set_acts(w, w->lane.norm, b->n_out, w->m->desc.n_embd);
-	multiply(w, &w->m->head, w->step->logits, w->m->desc.n_vocab, b->n_out);
+	multiply(w, &w->m->head, w->step->logits, b->ld_out ? b->ld_out : w->m->desc.n_vocab,
+		b->n_out, b->ranges);
 }
 
 static void run_member(const struct nsv_part *part, void *arg)

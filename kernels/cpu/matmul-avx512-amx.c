@@ -300,15 +300,30 @@ static void run_panels(const struct run *all, size_t begin, size_t end, size_t n
 		run_rows(&run, begin, end, n_row);
 }
 
+/* The same, slice by slice, each of which is then looked at. */
+static void run_slices(const struct run *all, size_t begin, size_t end, size_t n_row,
+	struct nsv_scan_range *ranges)
+{
+	for (size_t i = begin / NSV_CPU_SLICE; i * NSV_CPU_SLICE < end; i++) {
+		size_t at = i * NSV_CPU_SLICE;
+		run_panels(all, at, nsv_min(at + NSV_CPU_SLICE, end), n_row);
+		nsv_scan_slices(all->out, all->ld_out, n_row, all->w->n_out, i, i + 1, ranges);
+	}
+}
+
 void nsv_cpu_matmul_amx(const struct nsv_part *part, float *out, size_t ld_out, const void *weight,
-	const void *acts, uint32_t n_row)
+	const void *acts, uint32_t n_row, struct nsv_scan_range *ranges)
 {
 	const struct nsv_cpu_weight *w = weight;
 	const struct run run = {
 		.w = w, .acts = acts, .out = out, .ld_out = ld_out, .h = NSV_CPU_TILE};
-	struct nsv_cpu_share share = nsv_cpu_share_begin(part, w->n_panel);
+	struct nsv_cpu_share share =
+		nsv_cpu_share_begin(part, w->n_panel, ranges ? NSV_CPU_SLICE : 1);
 	size_t begin, end;
 	while (nsv_cpu_share_next(&share, &begin, &end))
-		run_panels(&run, begin, end, n_row);
+		if (ranges)
+			run_slices(&run, begin, end, n_row, ranges);
+		else
+			run_panels(&run, begin, end, n_row);
 	_tile_release();
 }

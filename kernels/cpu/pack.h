@@ -35,6 +35,7 @@
 #define NSV_KERNELS_CPU_PACK_H
 
 #include "kernels/ops.h"
+#include "kernels/scan.h"
 #include "kernels/team.h"
 
 #define NSV_CPU_PANEL 16u
@@ -42,6 +43,7 @@
 #define NSV_CPU_SUPER 8u /* blocks after a head */
 #define NSV_CPU_TILE 16u
 #define NSV_CPU_MAT_MAX 8u
+#define NSV_CPU_SLICE (NSV_SCAN_SLICE / NSV_CPU_PANEL) /* panels */
 
 enum nsv_cpu_form {
 	NSV_CPU_Q4_D,  /* a d */

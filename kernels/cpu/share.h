@@ -12,13 +12,14 @@
 
 struct nsv_cpu_share {
 	const struct nsv_part *part;
-	size_t n_panel;
+	size_t n_panel, unit; /* panels that stay together */
 	bool began;
 };
 
-static inline struct nsv_cpu_share nsv_cpu_share_begin(const struct nsv_part *part, size_t n_panel)
+static inline struct nsv_cpu_share nsv_cpu_share_begin(
+	const struct nsv_part *part, size_t n_panel, size_t unit)
 {
-	return (struct nsv_cpu_share){.part = part, .n_panel = n_panel};
+	return (struct nsv_cpu_share){.part = part, .n_panel = n_panel, .unit = unit};
 }
 
 /* What this member is dealt, [*begin, *end), which may be nothing. */
@@ -35,23 +36,34 @@ static inline void nsv_cpu_share_dealt(
 	*end = *begin + n_dealt;
 }
 
-/* This member's next panels, [*begin, *end); false: there are none left. */
-static inline bool nsv_cpu_share_next(struct nsv_cpu_share *s, size_t *begin, size_t *end)
+/* What nsv_cpu_share_next says, of units and in units. */
+static inline bool nsv_cpu_share_next_units(
+	struct nsv_cpu_share *s, size_t n_unit, size_t *begin, size_t *end)
 {
 	const uint32_t count = s->part->count;
-	size_t piece = nsv_max(s->n_panel / (NSV_CPU_PIECES * count), 1);
+	size_t piece = nsv_max(n_unit / (NSV_CPU_PIECES * count), 1);
 	uint32_t alone = 0;
 	bool first = !s->began;
 
 	s->began = true;
-	nsv_cpu_share_dealt(s->part, s->n_panel, begin, end);
+	nsv_cpu_share_dealt(s->part, n_unit, begin, end);
 	if (first && *begin < *end)
 		return true;
 	if (count <= NSV_CPU_FEW)
 		return false;
 	*begin = count * (*end - *begin) + nsv_team_take(s->part, &alone) * piece;
-	*end = nsv_min(*begin + piece, s->n_panel);
-	return *begin < s->n_panel;
+	*end = nsv_min(*begin + piece, n_unit);
+	return *begin < n_unit;
+}
+
+/* This member's next panels, [*begin, *end); false: there are none left. */
+static inline bool nsv_cpu_share_next(struct nsv_cpu_share *s, size_t *begin, size_t *end)
+{
+	if (!nsv_cpu_share_next_units(s, (s->n_panel + s->unit - 1) / s->unit, begin, end))
+		return false;
+	*begin *= s->unit;
+	*end = nsv_min(*end * s->unit, s->n_panel);
+	return true;
 }
 
 #endif

@@ -323,8 +323,8 @@ static void products_part(const struct nsv_part *part, void *arg)
 		const struct nsv_matrix *m = &net->m[i];
 		net->b->acts_set(part, net->acts, net->x, m->n_in, net->n_row, m->n_in);
 		nsv_team_barrier(part);
-		net->b->matmul(
-			part, net->out, m->n_out, net->weights[i], net->acts, net->n_row);
+		net->b->matmul(part, net->out, m->n_out, net->weights[i], net->acts, net->n_row,
+			NULL);
 		nsv_team_barrier(part);
 	}
 }

@@ -12,6 +12,7 @@
 #include <cmocka.h>
 #include <string.h>
 
+#include "daemon/model/logits.h"
 #include "shm/clock.h"
 #include "tests/tools/model-run.h"
 
@@ -56,10 +57,10 @@ static void timed_acts(const struct nsv_part *part, void *acts, const float *x, 
 }
 
 static void timed_matmul(const struct nsv_part *part, float *out, size_t ld, const void *weight,
-	const void *acts, uint32_t n_row)
+	const void *acts, uint32_t n_row, struct nsv_scan_range *ranges)
 {
 	uint64_t t = begin();
-	inner->matmul(part, out, ld, weight, acts, n_row);
+	inner->matmul(part, out, ld, weight, acts, n_row, ranges);
 	end(PRODUCT, t);
 }
 
@@ -298,16 +299,20 @@ int main(void)
 	struct nsv_backend timed = make_timed();
 	is_owner = true;
 	model_run_open(&r, path, &timed, (uint32_t)n_thread, (uint32_t)n_row, N_TOKEN);
-	float *logits = calloc((size_t)N_STREAM * r.n_vocab, sizeof(*logits));
+	struct nsv_logits logits;
+	if (nsv_logits_init(&logits, N_STREAM, r.n_vocab) < 0)
+		return 1;
+	r.ld_out = logits.ld; /* as the daemon has them */
+	r.ranges = logits.ranges;
 	printf("%s %s, %d threads\n", inner->name, inner->isa(), n_thread);
 	for (size_t i = 0; i < NSV_ARRAY_LEN(works); i++)
 		if (is_wanted(&works[i]))
 			works[n_work++] = works[i];
-	for (int round = 0; logits && round < N_ROUND; round++)
+	for (int round = 0; round < N_ROUND; round++)
 		for (size_t i = 0; i < n_work; i++)
-			run_work(&r, &works[i], round, logits);
+			run_work(&r, &works[i], round, logits.x);
 	report(works, n_work);
-	free(logits);
+	nsv_logits_deinit(&logits);
 	model_run_close(&r);
 	return 0;
 }

@@ -11,6 +11,7 @@
 #include <jansson.h>
 #include <string.h>
 
+#include "daemon/model/logits.h"
 #include "daemon/params.h"
 #include "daemon/sample.h"
 #include "shm/clock.h"
@@ -43,7 +44,7 @@ struct way {
 struct rows {
 	const struct way *way;
 	uint32_t n, n_vocab;
-	const float *logits; /* (n, n_vocab) */
+	const struct nsv_logits *logits;
 	struct nsv_sampler *samplers;
 	uint64_t position;
 };
@@ -100,7 +101,8 @@ static void sample_row(
 {
 	const struct rows *r = arg;
 	struct nsv_lp lp[1 + NSV_MAX_LOGPROB];
-	const struct nsv_sample_in in = {.logits = r->logits + (size_t)i * r->n_vocab,
+	const struct nsv_sample_in in = {.logits = r->logits->x + i * r->logits->ld,
+		.ranges = r->logits->ranges + (size_t)i * nsv_scan_n_slice(r->n_vocab),
 		.params = &r->way->params,
 		.tokens = history,
 		.n_output = N_HISTORY,
@@ -174,7 +176,7 @@ static uint32_t get_prompt(const json_t *cases, size_t i, int32_t *tokens)
 
 /* The median of a step of n streams; its last logits (n, n_vocab). */
 static double measure_step(
-	struct model_run *m, const json_t *cases, uint32_t n, float *logits, double *us)
+	struct model_run *m, const json_t *cases, uint32_t n, struct nsv_logits *l, double *us)
 {
 	struct model_seq seqs[N_STREAM];
 	struct model_feed feeds[N_STREAM];
@@ -184,17 +186,17 @@ static double measure_step(
 		uint32_t n_prompt = get_prompt(cases, i, prompt);
 
 		model_seq_init(&seqs[i], n_prompt + N_STEP);
-		model_run_prefill(m, &seqs[i], prompt, n_prompt, N_PROMPT, logits);
-		tokens[i] = logits_best(logits, m->n_vocab);
+		model_run_prefill(m, &seqs[i], prompt, n_prompt, N_PROMPT, l->x);
+		tokens[i] = logits_best(l->x, m->n_vocab);
 		feeds[i] = (struct model_feed){.seq = &seqs[i], .tokens = &tokens[i], .n = 1};
 	}
 	for (int step = 0; step < N_STEP; step++) {
 		uint64_t start = nsv_now_ns();
 
-		model_run_step(m, feeds, n, logits);
+		model_run_step(m, feeds, n, l->x);
 		us[step] = (double)(nsv_now_ns() - start) / 1e3;
 		for (uint32_t i = 0; i < n; i++)
-			tokens[i] = logits_best(logits + (size_t)i * m->n_vocab, m->n_vocab);
+			tokens[i] = logits_best(l->x + i * l->ld, m->n_vocab);
 	}
 	for (uint32_t i = 0; i < n; i++)
 		model_seq_deinit(&seqs[i], m);
@@ -202,7 +204,7 @@ static double measure_step(
 }
 
 static void measure_streams(struct model_run *m, const json_t *cases, struct nsv_sampler *samplers,
-	const char *name, uint32_t n, float *logits)
+	const char *name, uint32_t n, struct nsv_logits *logits)
 {
 	double us[N_STEP], step_us = measure_step(m, cases, n, logits, us);
 	struct rows rows = {
@@ -214,7 +216,9 @@ static void measure_streams(struct model_run *m, const json_t *cases, struct nsv
 	report_ways(m, &rows, what, step_us);
 	if (n > 1)
 		return;
-	draw_flat(logits, m->n_vocab);
+	draw_flat(logits->x, m->n_vocab);
+	nsv_scan_slices(logits->x, logits->ld, 1, m->n_vocab, 0, nsv_scan_n_slice(m->n_vocab),
+		logits->ranges);
 	snprintf(what, sizeof(what), "%s x%u flat,", name, n);
 	report_ways(m, &rows, what, step_us);
 }
@@ -225,25 +229,28 @@ static void measure_model(const char *name, const char *path, const char *cases_
 	struct nsv_sampler *samplers = calloc(n_thread(), sizeof(*samplers));
 	const struct nsv_backend *backend;
 	struct nsv_err err = {""};
+	struct nsv_logits logits;
 	struct model_run m;
 
 	assert_int_equal(nsv_backend_choose("cpu", &backend, &err), 0);
 	model_run_open(&m, path, backend, n_thread(), N_STREAM,
 		N_STREAM * (N_PROMPT + N_STEP + MODEL_RUN_BLOCK));
-	float *logits = calloc((size_t)N_STREAM * m.n_vocab, sizeof(*logits));
-	assert_true(logits && samplers && json_array_size(cases) > 0);
+	assert_int_equal(nsv_logits_init(&logits, N_STREAM, m.n_vocab), 0);
+	m.ld_out = logits.ld;
+	m.ranges = logits.ranges;
+	assert_true(samplers && json_array_size(cases) > 0);
 	for (uint32_t i = 0; i < n_thread(); i++)
 		assert_int_equal(
 			nsv_sampler_init(&samplers[i], m.n_vocab, i ? 1 : n_thread()), 0);
 	for (size_t i = 0; i < N_HISTORY; i++)
 		history[i] = (int32_t)((uint32_t)random() % m.n_vocab);
-	measure_streams(&m, cases, samplers, name, 1, logits);
-	measure_streams(&m, cases, samplers, name, N_STREAM, logits);
+	measure_streams(&m, cases, samplers, name, 1, &logits);
+	measure_streams(&m, cases, samplers, name, N_STREAM, &logits);
 	for (uint32_t i = 0; i < n_thread(); i++)
 		nsv_sampler_deinit(&samplers[i]);
 	json_decref(cases);
 	free(samplers);
-	free(logits);
+	nsv_logits_deinit(&logits);
 	model_run_close(&m);
 }
 

@@ -12,6 +12,7 @@ struct product {
 	size_t ld;
 	void *weight, *acts;
 	float *out; /* (n_row, n_out) */
+	struct nsv_scan_range *ranges; /* NULL, or (n_row, slices) */
 };
 
 static void product_part(const struct nsv_part *part, void *arg)
@@ -21,15 +22,16 @@ static void product_part(const struct nsv_part *part, void *arg)
 	p->b->acts_set(part, p->acts, p->x, p->ld, p->n_row, p->n_in);
 	if (part->count > 1)
 		nsv_team_barrier(part);
-	p->b->matmul(part, p->out, p->n_out, p->weight, p->acts, p->n_row);
+	p->b->matmul(part, p->out, p->n_out, p->weight, p->acts, p->n_row, p->ranges);
 }
 
 /* Rows of x times the stacked matrices; the result is the caller's, from t_floats. */
-static float *product(const struct nsv_backend *b, const struct nsv_matrix *m, uint32_t n_m,
-	const float *x, size_t ld, uint32_t n_row, uint32_t n_thread)
+static float *product_ranges(const struct nsv_backend *b, const struct nsv_matrix *m, uint32_t n_m,
+	const float *x, size_t ld, uint32_t n_row, uint32_t n_thread,
+	struct nsv_scan_range *ranges)
 {
-	struct product p = {
-		.b = b, .m = m, .n_m = n_m, .n_row = n_row, .n_in = m->n_in, .x = x, .ld = ld};
+	struct product p = {.b = b, .m = m, .n_m = n_m, .n_row = n_row, .n_in = m->n_in, .x = x,
+		.ld = ld, .ranges = ranges};
 	size_t len = 0;
 	for (uint32_t i = 0; i < n_m; i++)
 		p.n_out += m[i].n_out;
@@ -41,6 +43,12 @@ static float *product(const struct nsv_backend *b, const struct nsv_matrix *m, u
 	nsv_guard_free(p.weight);
 	nsv_guard_free(p.acts);
 	return p.out;
+}
+
+static float *product(const struct nsv_backend *b, const struct nsv_matrix *m, uint32_t n_m,
+	const float *x, size_t ld, uint32_t n_row, uint32_t n_thread)
+{
+	return product_ranges(b, m, n_m, x, ld, n_row, n_thread, NULL);
 }
 
 /* ---- The model of quantised activations ------------------------------------------------- */
@@ -266,6 +274,67 @@ static void test_stacked(void **unused)
 	nsv_guard_free(x);
 	for (uint32_t j = 0; j < 3; j++)
 		t_matrix_free(&m[j]);
+}
+
+static void check_range(
+	const char *name, const float *x, uint32_t n, const struct nsv_scan_range *range)
+{
+	struct nsv_scan_range want = {INFINITY, -INFINITY, true};
+
+	for (uint32_t i = 0; i < n; i++) {
+		want.min = fminf(want.min, x[i]);
+		want.max = fmaxf(want.max, x[i]);
+		want.finite &= isfinite(x[i]);
+	}
+	if (range->finite != want.finite)
+		fail_msg("%s: finite is %d", name, range->finite);
+	if (want.finite && (range->min != want.min || range->max != want.max))
+		fail_msg("%s: %g to %g, not %g to %g", name, (double)range->min,
+			(double)range->max, (double)want.min, (double)want.max);
+}
+
+/* One row is not finite. */
+static void check_ranges(uint32_t dtype, uint32_t n_out, uint32_t n_row)
+{
+	struct nsv_matrix m = t_matrix(dtype, n_out, 256, 0.2f);
+	uint32_t n_slice = nsv_scan_n_slice(n_out);
+	size_t n, n_range = (size_t)n_row * n_slice;
+	const struct nsv_backend *b = t_backends(&n);
+	float *x = make_x(n_row, 256, 256);
+
+	if (n_row > 1)
+		x[t_below(n_row * 256)] = NAN;
+	for (size_t i = 0; i < n; i++) {
+		struct nsv_scan_range *ranges = nsv_guard_new(
+			n_range * sizeof(*ranges), sizeof(float), NSV_GUARD_AFTER);
+		float *plain = product(&b[i], &m, 1, x, 256, n_row, 1);
+		float *out = product_ranges(
+			&b[i], &m, 1, x, 256, n_row, 1 + t_below(8), ranges);
+		t_same(b[i].name, out, plain, (size_t)n_row * n_out);
+		for (uint32_t k = 0; k < n_range; k++) {
+			uint32_t at = k % n_slice * NSV_SCAN_SLICE;
+			check_range(b[i].name, out + k / n_slice * n_out + at,
+				(uint32_t)nsv_min(n_out - at, NSV_SCAN_SLICE), &ranges[k]);
+		}
+		nsv_guard_free(out);
+		nsv_guard_free(plain);
+		nsv_guard_free(ranges);
+	}
+	nsv_guard_free(x);
+	t_matrix_free(&m);
+}
+
+/* What is said of each slice of the outputs, whoever computed it. */
+static void test_ranges(void **unused)
+{
+	(void)unused;
+	check_ranges(NSV_Q8_0, 1 + t_below(NSV_SCAN_SLICE), 1 + t_below(3));
+	check_ranges(NSV_Q8_0, NSV_SCAN_SLICE, 17 + t_below(20));
+	check_ranges(NSV_Q6_K, NSV_SCAN_SLICE + 1 + t_below(40), 1);
+	check_ranges(NSV_BF16, 3 * NSV_SCAN_SLICE - 5, 3 + t_below(20));
+	check_ranges(NSV_F32, 2 * NSV_SCAN_SLICE, 2);
+	if (!t_emulated())
+		check_ranges(NSV_Q4_1, 11 * NSV_SCAN_SLICE + 16, 33);
 }
 
 /* Row r begins with the r-th of four kinds of blocks. */
@@ -542,6 +611,7 @@ int main(void)
 		cmocka_unit_test(test_odd_length),
 		cmocka_unit_test(test_same_bits),
 		cmocka_unit_test(test_stacked),
+		cmocka_unit_test(test_ranges),
 		cmocka_unit_test(test_extremes),
 		cmocka_unit_test(test_largest),
 		cmocka_unit_test(test_flushed),

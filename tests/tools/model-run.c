@@ -235,7 +235,9 @@ void model_run_step(
 		.pos = b.pos,
 		.slots = b.slots,
 		.seqs = seqs,
-		.out_rows = b.out_rows};
+		.out_rows = b.out_rows,
+		.ld_out = r->ld_out,
+		.ranges = r->ranges};
 	if (nsv_model_forward(r->model, &r->dispatch, &r->kv, &batch, logits, &err) < 0)
 		fail_msg("%s", err.text);
 	free(seqs);

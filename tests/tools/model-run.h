@@ -18,6 +18,10 @@ struct model_run {
 	void *pool;
 	uint32_t kv_dtype; /* the backend's, or $NANOSERVE_TEST_KV_DTYPE */
 	uint32_t n_vocab, max_row;
+	/* Where steps leave logits, set by whoever wants more than rows side by side: as in
+	 * struct nsv_batch. */
+	size_t ld_out;
+	struct nsv_scan_range *ranges;
 };
 
 /* A sequence: how much of it is in the pool, and where. */

@@ -280,6 +280,39 @@ static void test_greedy(void **state)
 	nsv_sampler_deinit(&s);
 }
 
+/* Slices whose range says that they hold none of the likeliest are not looked at: these lie. */
+static void test_ranges(void **state)
+{
+	enum { N = 5 * NSV_SCAN_SLICE + 17, AT = 3 * NSV_SCAN_SLICE + 5 };
+	struct nsv_scan_range ranges[6];
+	struct nsv_params p = nsv_params_default();
+	const struct nsv_sample_in in = {
+		.logits = calloc(N, sizeof(float)), .ranges = ranges, .params = &p};
+	float *logits = (float *)(uintptr_t)in.logits;
+	struct nsv_sampler s;
+	struct nsv_lp lp[2];
+	int32_t token;
+
+	(void)state;
+	assert_non_null(logits);
+	assert_int_equal(nsv_sampler_init(&s, N, 1), 0);
+	logits[AT] = 5;
+	nsv_scan_slices(logits, N, 1, N, 0, NSV_ARRAY_LEN(ranges), ranges);
+	for (uint32_t i = 1; i < NSV_ARRAY_LEN(ranges); i += i == 2 ? 2 : 1)
+		logits[i * NSV_SCAN_SLICE + 3] = 9;
+	for (uint32_t k = 0; k < 2; k++) {
+		p.temperature = k > 0 ? 1e-2f : 0;
+		p.top_k = 40;
+		assert_int_equal(nsv_sample_next(&s, &nsv_team_alone, &in, &token, lp, 2), 0);
+		assert_int_equal(token, AT);
+		assert_int_equal(lp[1].id, AT);
+	}
+	ranges[5].finite = false;
+	assert_int_equal(nsv_sample_next(&s, &nsv_team_alone, &in, &token, lp, 2), -EDOM);
+	nsv_sampler_deinit(&s);
+	free(logits);
+}
+
 static void test_not_finite(void **state)
 {
 	const float bad[] = {NAN, -NAN, INFINITY, -INFINITY};
@@ -399,6 +432,7 @@ int main(void)
 		cmocka_unit_test(test_order),
 		cmocka_unit_test(test_distribution),
 		cmocka_unit_test(test_greedy),
+		cmocka_unit_test(test_ranges),
 		cmocka_unit_test(test_not_finite),
 		cmocka_unit_test(test_log_probs),
 		cmocka_unit_test(test_uniform),

@@ -9,6 +9,16 @@
 #include "tests/tools/rnd.h"
 #include "tests/tools/sample-ref.h"
 
+/* The ranges of its slices are known or not, which makes no difference. */
+static const struct nsv_scan_range *find_ranges(const float *logits, uint32_t n)
+{
+	static struct nsv_scan_range ranges[128];
+
+	assert_true(nsv_scan_n_slice(n) <= NSV_ARRAY_LEN(ranges));
+	nsv_scan_slices(logits, n, 1, n, 0, nsv_scan_n_slice(n), ranges);
+	return t_below(3) ? ranges : NULL;
+}
+
 /* A row that members of a team compute together. */
 struct shared_row {
 	struct nsv_sampler *s;
@@ -40,6 +50,7 @@ static void check_shared(struct nsv_team *team, struct nsv_sampler *s, float *lo
 	row.in.seed = t_rand();
 	row.in.lists = t_below(2) ? &lists : NULL;
 	int ret = nsv_sample_next(s, &nsv_team_alone, &row.in, &token, lp, 4);
+	row.in.ranges = find_ranges(logits, n);
 	nsv_team_run(team, sample_member, &row);
 	for (uint32_t i = 0; i < nsv_team_size(team); i++)
 		assert_int_equal(row.ret[i], ret);

@@ -704,6 +704,33 @@ static void test_wanted_rows(void **state)
 	close_rig(&r);
 }
 
+/* Logits go where the batch says, with the ranges of their slices. */
+static void test_outputs(void **state)
+{
+	enum { LD = N_VOCAB + 7 };
+	struct nsv_scan_range ranges[MAX_ROW], want;
+	float all[MAX_ROW * N_VOCAB], apart[MAX_ROW * LD];
+	int32_t tokens[MAX_ROW];
+	struct rig r;
+	struct one o;
+
+	(void)state;
+	open_rig(&r, (struct flaw){0}, find_backend("cpu"), 2);
+	draw_tokens(tokens, MAX_ROW);
+	run_steps(&r, tokens, MAX_ROW, MAX_ROW, all);
+	make_one(&o, tokens, 0, MAX_ROW);
+	o.batch.ld_out = LD;
+	o.batch.ranges = ranges;
+	assert_int_equal(nsv_model_forward(r.m, &r.dispatch, &r.kv, &o.batch, apart, NULL), 0);
+	for (int i = 0; i < MAX_ROW; i++) {
+		nsv_scan_here()->range(all + i * N_VOCAB, N_VOCAB, &want);
+		assert_memory_equal(apart + i * LD, all + i * N_VOCAB, N_VOCAB * sizeof(float));
+		assert_true(ranges[i].min == want.min && ranges[i].max == want.max);
+		assert_int_equal(ranges[i].finite, want.finite);
+	}
+	close_rig(&r);
+}
+
 enum bad_batch {
 	TOKEN_LOW,
 	TOKEN_HIGH,
@@ -843,6 +870,7 @@ int main(void)
 		cmocka_unit_test(test_other_members),
 		cmocka_unit_test(test_few_streams),
 		cmocka_unit_test(test_wanted_rows),
+		cmocka_unit_test(test_outputs),
 		cmocka_unit_test(test_bad_batches),
 		cmocka_unit_test(test_id),
 	};

@@ -1,0 +1,42 @@
+/* The memory of a step's logits. */
+#include "daemon/model/logits.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#define HUGE_PAGE ((size_t)2 << 20)
+#define LINE (NSV_CACHE_LINE / sizeof(float))
+
+/* An odd number of lines: every set of a cache is as near as any other. */
+static size_t row_stride(uint32_t n_vocab)
+{
+	return ((n_vocab + LINE - 1) / LINE | 1) * LINE;
+}
+
+int nsv_logits_init(struct nsv_logits *l, uint32_t n_row, uint32_t n_vocab)
+{
+	size_t len, whole, n_range;
+
+	*l = (struct nsv_logits){.ld = row_stride(n_vocab)};
+	if (!nsv_mul(n_row, l->ld * sizeof(float), &len) ||
+		!nsv_align_up(len, HUGE_PAGE, &whole) ||
+		!nsv_mul(n_row, nsv_scan_n_slice(n_vocab), &n_range))
+		return -EOVERFLOW;
+	l->x = aligned_alloc(HUGE_PAGE, whole);
+	l->ranges = calloc(n_range, sizeof(*l->ranges));
+	if (!l->x || !l->ranges) {
+		nsv_logits_deinit(l);
+		return -ENOMEM;
+	}
+	(void)madvise(l->x, whole, MADV_HUGEPAGE);
+	return 0;
+}
+
+void nsv_logits_deinit(struct nsv_logits *l)
+{
+	free(l->x);
+	free(l->ranges);
+	memset(l, 0, sizeof(*l));
+}
