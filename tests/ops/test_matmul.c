@@ -502,7 +502,7 @@ static void own_product(const struct own *o, bool spoil_own, float *out)
 		if ((i >= o->begin && i < o->end) == spoil_own)
 			weight[i] = (uint8_t)~weight[i];
 	memset(out, 0, 2 * o->n_out * sizeof(*out));
-	o->b->matmul(&o->part, out, o->n_out, weight, o->acts, 2);
+	o->b->matmul(&o->part, out, o->n_out, weight, o->acts, 2, NULL);
 	nsv_guard_free(weight);
 }
 
@@ -512,7 +512,7 @@ static void check_own(struct own *o, const struct nsv_matrix *m, uint32_t n_m)
 	o->b->weight_own(&o->part, m, n_m, &o->begin, &o->end);
 	assert_true(o->head <= o->begin && o->begin <= o->end && o->end <= o->len);
 	memset(good, 0, 2 * o->n_out * sizeof(*good));
-	o->b->matmul(&o->part, good, o->n_out, o->weight, o->acts, 2);
+	o->b->matmul(&o->part, good, o->n_out, o->weight, o->acts, 2, NULL);
 	own_product(o, false, out);
 	t_same(o->b->name, out, good, 2 * o->n_out);
 	own_product(o, true, out);
