@@ -644,7 +644,7 @@ __device__ bool consumer<E, D, NT, PACKED>::count_done(split_state *state) const
 template <typename E, int D, int NT, bool PACKED>
 __device__ __forceinline__ slice_claims consumer<E, D, NT, PACKED>::claims(split_state *state) const
 {
-	return {state, (uint32_t)p->n_row * (D / SLICE), (uint32_t)(p->run.end - p->run.begin),
+	return {state, (uint32_t)p->n_row * (D / C::slice), (uint32_t)(p->run.end - p->run.begin),
 		(uint32_t)(p->line.end - p->line.begin)};
 }
 

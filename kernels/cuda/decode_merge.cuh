@@ -4,7 +4,7 @@
  *
  * Few chunks: the run that arrives last folds them all. Factors of fold() first, a lane a chunk;
  * then each thread folds four dims of a row over the chunks in order, its copies two groups ahead.
- * Many chunks: slices of 64 values of o, taken one by one by whichever runs of the item are still
+ * Many chunks: slices of 32 or 64 values of o, taken one by one by whichever runs of the item are still
  * there. A thread folds one value; the copies are shared.
  *
  * Whoever folds, a value's additions are the same. Floor: the partials read once, at the rate of
@@ -18,8 +18,6 @@ namespace nsv
 {
 
 constexpr int ALONE_CHUNKS = 32; /* what one run folds alone: a warp's lanes */
-constexpr int SLICE = 64;	 /* values of o that are folded together, beyond that */
-constexpr int SLICE_CHUNKS = 80; /* chunks whose part of a slice is asked for together */
 
 /* Where an item's rows go, and what of the arguments that takes: to q's places in `out`, or what a
  * prefix has of them to args.shared. */
@@ -154,7 +152,7 @@ template <typename E, int D, int NT, bool PACKED> struct merger {
 		const float *from = slot(c0) + off;
 		uint32_t to = group_at(c0);
 #pragma unroll
-		for (int j = 0; j < MERGE_GROUP; j++)
+		for (int j = 0; j < C::merge_group; j++)
 			if (c0 + j < job.n_chunk)
 				cp_async_16(to + j * N_CONSUMER * 16, from + j * job.slot_len, 16);
 		cp_async_commit();
@@ -163,8 +161,8 @@ template <typename E, int D, int NT, bool PACKED> struct merger {
 	/* Two groups take turns. */
 	__device__ __forceinline__ uint32_t group_at(int32_t c0) const
 	{
-		int32_t odd = c0 / MERGE_GROUP & 1;
-		return smem.merge(threadIdx.x, odd * MERGE_GROUP);
+		int32_t odd = c0 / C::merge_group & 1;
+		return smem.merge(threadIdx.x, odd * C::merge_group);
 	}
 
 	struct row_part {
@@ -175,12 +173,12 @@ template <typename E, int D, int NT, bool PACKED> struct merger {
 	/* Folds a group in order; chunks beyond the end have factors (1, 0). */
 	__device__ __forceinline__ void fold_group(row_part &r, int32_t c0, int32_t row) const
 	{
-		float4 x[MERGE_GROUP];
-		float2 ab[MERGE_GROUP];
-		float l[MERGE_GROUP];
+		float4 x[C::merge_group];
+		float2 ab[C::merge_group];
+		float l[C::merge_group];
 		uint32_t at = group_at(c0), ab_at = factor_at(c0, row), l_at = sum_at(c0, row);
 #pragma unroll
-		for (int j = 0; j < MERGE_GROUP; j++) {
+		for (int j = 0; j < C::merge_group; j++) {
 			bool used = c0 + j < job.n_chunk;
 			x[j] = ld_shared4(at + j * N_CONSUMER * 16);
 			ab[j] = ld_shared2(ab_at + j * job.n_row * 8);
@@ -190,7 +188,7 @@ template <typename E, int D, int NT, bool PACKED> struct merger {
 			l[j] = used ? l[j] : 0.0f;
 		}
 #pragma unroll
-		for (int j = 0; j < MERGE_GROUP; j++) {
+		for (int j = 0; j < C::merge_group; j++) {
 			fold_factors f = {0.0f, ab[j].x, ab[j].y};
 			r.o.x = fold_in(r.o.x, x[j].x, f);
 			r.o.y = fold_in(r.o.y, x[j].y, f);
@@ -223,8 +221,8 @@ template <typename E, int D, int NT, bool PACKED> struct merger {
 	{
 		row_part r = {make_float4(0.0f, 0.0f, 0.0f, 0.0f), 0.0f};
 		float m = ld_shared(reference_at(row));
-		for (int32_t c = 0; c < job.n_chunk; c += MERGE_GROUP) {
-			fetch(c + MERGE_GROUP, row * D + dim);
+		for (int32_t c = 0; c < job.n_chunk; c += C::merge_group) {
+			fetch(c + C::merge_group, row * D + dim);
 			cp_async_wait<1>();
 			fold_group(r, c, row);
 		}
@@ -272,13 +270,13 @@ struct slice_claims {
 	}
 };
 
-/* Folding slices: SLICE dims of a row each. The copies of all chunks that shared memory has place
+/* Folding slices: some dims of a row each. The copies of all chunks that shared memory has place
  * for are under way at once, since each trip to the second-level cache takes as long as folding
  * them; so is the claim to the slice after. */
 template <typename E, int D, int NT, bool PACKED> struct slice_merger {
-	static_assert(SLICE_CHUNKS * SLICE * 4 <= config<D, NT, PACKED>::merge_bytes);
-	static_assert(SLICE_CHUNKS * 16 <= 2 * config<D, NT, PACKED>::p_bytes);
-	static_assert(SLICE_CHUNKS <= 2 * N_CONSUMER && SLICE < N_CONSUMER);
+	using C = config<D, NT, PACKED>;
+	static_assert(C::slice_chunks * 16 <= 2 * C::p_bytes);
+	static_assert(C::slice_chunks <= 2 * N_CONSUMER && C::slice < N_CONSUMER);
 	layout<D, NT, PACKED> smem;
 	merge_job job;
 	slice_claims claims;
@@ -301,7 +299,7 @@ template <typename E, int D, int NT, bool PACKED> struct slice_merger {
 	/* Asks for the slice's part of n chunks. */
 	__device__ __forceinline__ void fetch(int32_t c0, int32_t n) const
 	{
-		constexpr int pieces = SLICE / 4, step = N_CONSUMER / pieces;
+		constexpr int pieces = C::slice / 4, step = N_CONSUMER / pieces;
 		int32_t c = threadIdx.x / pieces, in = threadIdx.x % pieces * 4;
 		const float *from =
 			job.slots + (int64_t)(c0 + c) * job.slot_len + row * D + dim0 + in;
@@ -339,7 +337,7 @@ template <typename E, int D, int NT, bool PACKED> struct slice_merger {
 		uint32_t x_at = smem.merge(0, 0) + threadIdx.x * 4, f_at = factor_at(0);
 #pragma unroll 8
 		for (int32_t j = 0; j < n; j++) {
-			float x = ld_shared(x_at + j * SLICE * 4);
+			float x = ld_shared(x_at + j * C::slice * 4);
 			float4 k = ld_shared4(f_at + j * 16);
 			fold_factors f = {0.0f, k.x, k.y};
 			o = fold_in(o, x, f);
@@ -369,16 +367,16 @@ template <typename E, int D, int NT, bool PACKED> struct slice_merger {
 	/* Of all chunks; what lies in shared memory is read until the next barrier. */
 	__device__ __forceinline__ void fold_slice(uint32_t slice, uint32_t *next)
 	{
-		bool folds = threadIdx.x < SLICE, claims_next = threadIdx.x == N_CONSUMER - 1;
+		bool folds = threadIdx.x < C::slice, claims_next = threadIdx.x == N_CONSUMER - 1;
 		uint32_t claim = 0;
 		float o = 0.0f, l = 0.0f;
-		row = slice / (D / SLICE);
-		dim0 = slice % (D / SLICE) * SLICE;
+		row = slice / (D / C::slice);
+		dim0 = slice % (D / C::slice) * C::slice;
 		before = M_NONE;
 		if (claims_next)
 			claim = claims.take();
-		for (int32_t c = 0; c < job.n_chunk; c += SLICE_CHUNKS) {
-			int32_t n = min(SLICE_CHUNKS, job.n_chunk - c);
+		for (int32_t c = 0; c < job.n_chunk; c += C::slice_chunks) {
+			int32_t n = min(C::slice_chunks, job.n_chunk - c);
 			if (c > 0)
 				named_barrier(CONSUMERS, N_CONSUMER);
 			fetch(c, n);

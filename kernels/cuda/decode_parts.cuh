@@ -15,8 +15,7 @@ constexpr int N_WARP = DECODE_WARPS;
 constexpr int N_CONSUMER = N_WARP * 32;
 constexpr int N_THREAD = N_CONSUMER + 32;
 constexpr uint32_t CONSUMERS = 1; /* named barrier */
-constexpr int MERGE_GROUP = 5;	  /* chunks whose partials are asked for together */
-/* Of a multiprocessor; at 64 dims more was slower. */
+/* Of a multiprocessor where it has one or two blocks of threads; at 64 dims more was slower. */
 constexpr int ring_bytes(int dims)
 {
 	return (dims == 64 ? 128 : 160) * 1024;
@@ -33,17 +32,24 @@ template <int D, int NT, bool PACKED> struct config {
 	static constexpr int n_panel = D / panel_dims;
 	static constexpr int rows = NT * ROW_TILE;
 	static constexpr int dim_tiles = D / 16 / N_WARP; /* of 16 dims, a warp's */
-	static constexpr int per_sm = D == 256 || NT == 8 ? 1 : 2;
+	/* Runs of a third block of threads are shorter, which counts where steps are short; merges
+	 * in slices then have less room, and others are of entries. */
+	static constexpr bool is_small = PACKED && D == 64 && NT == 1;
+	static constexpr int per_sm = D == 256 || NT == 8 ? 1 : is_small ? 3 : 2;
 	static constexpr int slot_bytes = n_panel * panel_bytes;
 	static constexpr int scale_bytes = PACKED ? TILE * 4 : 0; /* of a slot, apart from it */
 	static constexpr int q_bytes = rows * D * 2;
 	static constexpr int p_tile_bytes = STEP_KEYS * ROW_TILE * 2;
 	static constexpr int p_bytes = NT * p_tile_bytes;
 	static constexpr int max_bytes = rows * N_WARP * 4;
-	static constexpr int merge_bytes = 2 * MERGE_GROUP * N_CONSUMER * 16;
+	static constexpr int merge_group = is_small ? 2 : 5; /* chunks asked for together */
+	static constexpr int slice = is_small ? 32 : 64; /* values of o that are folded together */
+	static constexpr int slice_chunks = 80;		 /* asked for together */
+	static constexpr int merge_bytes = slice_chunks * slice * 4;
+	static_assert(merge_bytes >= 2 * merge_group * N_CONSUMER * 16);
 	static constexpr int fixed_bytes = 2 * (q_bytes + p_bytes + max_bytes) + merge_bytes + 1024;
-	static constexpr int room = 233472 / per_sm - 1024 - 1024 - 1024 - fixed_bytes;
-	static constexpr int share = ring_bytes(D) / per_sm;
+	static constexpr int room = 233472 / per_sm - 1024 - 1024 - 512 - fixed_bytes;
+	static constexpr int share = is_small ? room : ring_bytes(D) / per_sm;
 	static constexpr int n_slot = (room < share ? room : share) / (slot_bytes + scale_bytes);
 	static constexpr int smem_bytes = n_slot * (slot_bytes + scale_bytes) + fixed_bytes + 1024;
 	static constexpr bool q_in_regs = NT * D <= 256;
