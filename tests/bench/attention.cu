@@ -1,7 +1,10 @@
 /* Times paged attention: decode over the 35 shapes of the field's comparison, cold L2, and causal
  * prefill over 12.
  *
- *     attention [filter]      a JSON line a row: shape, microseconds, and bytes or operations
+ *     attention [filter] [zeros]      a JSON line a row: shape, time, and bytes or operations
+ *
+ * With `zeros` that is what q, K and V are: long rows of prefill are then faster by what the power
+ * limit costs on data.
  *
  * As the peers are timed (tests/bench/attention.py): a CUDA graph of many launches, each over
  * another copy of the cache until more than 256 MB have passed, the median of nine replays. The
@@ -27,6 +30,7 @@ static const row_shape prefill_heads[] = {{32, 8, 128}, {9, 3, 64}, {8, 4, 256}}
 static const uint32_t prefill_batches[][2] = {{1, 1024}, {1, 8192}, {1, 32768}, {16, 1024}};
 static constexpr size_t COLD = (size_t)256 << 20;
 static constexpr uint32_t BLOCK = 16;
+static bool is_zero; /* q, K and V are zeros */
 
 struct rig {
 	nsv_attn_shape shape;
@@ -54,6 +58,14 @@ static nsv_attn_shape make_shape(const row_shape &r, uint32_t n_block, bool head
 	return s;
 }
 
+static void fill(__nv_bfloat16 *x, size_t n, int seed)
+{
+	if (is_zero)
+		CHECK(cudaMemset(x, 0, n * sizeof(*x)));
+	else
+		fill_rows<<<1024, 256>>>(x, (int64_t)n, seed, 1.0f);
+}
+
 static rig open_rig(nsv_cuda *cuda, arena &mem, const row_shape &r, uint32_t n_seq, uint32_t n_kv,
 	uint32_t n_query, bool heads_first)
 {
@@ -68,8 +80,8 @@ static rig open_rig(nsv_cuda *cuda, arena &mem, const row_shape &r, uint32_t n_s
 	size_t n_q = (size_t)n_seq * n_query * r.n_head * r.head_dim;
 	g.q = mem.take<__nv_bfloat16>(n_q);
 	g.out = mem.take<__nv_bfloat16>(n_q);
-	fill_rows<<<1024, 256>>>(g.kv, (int64_t)g.pool * 2 * g.n_copy, 1, 1.0f);
-	fill_rows<<<256, 256>>>(g.q, (int64_t)n_q, 2, 1.0f);
+	fill(g.kv, g.pool * 2 * g.n_copy, 1);
+	fill(g.q, n_q, 2);
 	vector<nsv_cuda_seq> seqs;
 	vector<int32_t> table(n_block);
 	for (uint32_t i = 0; i < n_seq; i++)
@@ -206,6 +218,7 @@ int main(int argc, char **argv)
 	nsv_err err;
 	arena mem;
 	const char *filter = argc > 1 ? argv[1] : "";
+	is_zero = argc > 2 && !strcmp(argv[2], "zeros");
 	if (nsv_cuda_open(0, &cuda, &err) < 0)
 		fail(err);
 	setvbuf(stdout, nullptr, _IONBF, 0);
