@@ -10,14 +10,15 @@
  *     that with fewer or more of them a node still has the same part of all numbers.
  *   - What a member is dealt of a matrix is on its own node: all of it where members are few, three
  *     quarters where they are many (kernels/cpu/share.h).
+ *   - The KV pool, whose blocks any member reads, is dealt to the nodes by places of huge pages: where
+ *     it is long in reading, it reads many of them.
  *   - All other new memory of the process is interleaved over the nodes page by page, by one policy
  *     of its first thread, which all others inherit: of matrices what goes to whoever is ready, the
- *     KV pool, whose blocks any member reads, the scratch of steps, the heap. A policy of each
- *     region (mbind) would say the same once more. With it the kernel's own balancing
- *     (kernel.numa_balancing) leaves our pages alone.
+ *     scratch of steps, the heap. With it the kernel's own balancing (kernel.numa_balancing) leaves
+ *     our pages alone. Regions have their pages when they are made, by the policy of who makes them:
+ *     one of their own (mbind) would say the same once more.
  *   - A huge page is on one node. Of weights it holds what is one node's as a whole: a layer of a
- *     small model is less than one, and would keep all other nodes idle while it is read. The KV
- *     pool has huge pages on the nodes in turn: where it is long in reading, it reads many of them.
+ *     small model is less than one, and would keep all other nodes idle while it is read.
  *   - The kernel joins small pages on the node that has most of them, the first of equals: of evenly
  *     interleaved ones always the same. So what is to be joined is on one node before.
  *
