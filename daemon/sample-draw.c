@@ -324,6 +324,29 @@ static void cut_top_p(struct nsv_draw *d)
 
 /* ---- The head */
 
+/* The ranges of the slices of x, the row that the draw began with; NULL: not known. */
+static const struct nsv_scan_range *slices_of(const struct nsv_draw *d, const float *x)
+{
+	return x == d->in->logits ? d->in->ranges : NULL;
+}
+
+/* No more than the sum of all weights: the largest one's, or each slice's largest. */
+static double least_total(const struct nsv_draw *d)
+{
+	const struct nsv_scan_range *slices = slices_of(d, d->x);
+	uint32_t n_slice = slices ? nsv_scan_n_slice(d->n) : 0;
+	float peak[STRETCH];
+	double sum = 0;
+
+	for (uint32_t i = 0, n; i < n_slice; i += n) {
+		n = (uint32_t)nsv_min(n_slice - i, STRETCH);
+		for (uint32_t k = 0; k < n; k++)
+			peak[k] = slices[i + k].max;
+		sum += d->scan->weigh(peak, n, &d->scale, NULL);
+	}
+	return fmax(sum, 1);
+}
+
 /* The sum over some stretches of the row of all weights below 2^low, times what is not in them. */
 static double guess_tail(const struct nsv_draw *d, float low, uint32_t *ret_n_head)
 {
@@ -347,12 +370,13 @@ static float guess_head(const struct nsv_draw *d)
 
 	if (p->min_p > 0)
 		return p->min_p >= MIN_P_LEAST ? log2f(p->min_p) - 0.01f : 0;
+	const double least = least_total(d);
 	for (size_t i = 0; i < NSV_ARRAY_LEN(lows); i++) {
 		double tail = guess_tail(d, lows[i], &n_head);
 
 		if (n_head > d->n / FEW)
 			break;
-		if (tail < (double)(1 - p->top_p) * (1 + tail) / 2) /* the largest weighs 1 */
+		if (tail < (double)(1 - p->top_p) * fmax(least, 1 + tail) / 2)
 			return lows[i];
 	}
 	return 0;
@@ -400,6 +424,41 @@ static bool take_head(struct nsv_draw *d, const struct nsv_sample_share *slots, 
 	return false;
 }
 
+/* Of places at .. end - 1 those of the head, after those that this member has listed. */
+static void add_head(const struct nsv_draw *d, float low, uint32_t most, uint32_t at, uint32_t end,
+	struct nsv_sample_share *mine)
+{
+	uint32_t n, *place = d->s->place + d->begin + mine->n;
+
+	mine->sum += d->scan->estimate(d->x + at, end - at, &d->scale, low, most, place, &n);
+	for (uint32_t i = 0; at > d->begin && i < n; i++)
+		place[i] += at - d->begin;
+	mine->n += n;
+}
+
+/* What this member's span has of the head, and the sum of its tail. min-p needs no sum, and of
+ * slices whose range is known those alone that reach into the head. If they are more than `most`,
+ * some of them. */
+static struct nsv_sample_share list_head(const struct nsv_draw *d, float low, uint32_t most)
+{
+	const struct nsv_scan_range *slices = slices_of(d, d->x);
+	struct nsv_sample_share mine = {0};
+	uint32_t at = d->begin, end;
+
+	if (!slices || d->in->params->min_p <= 0) {
+		add_head(d, low, most, d->begin, d->end, &mine);
+		return mine;
+	}
+	for (; at < d->end && mine.n <= most; at = end) {
+		const struct nsv_scan_range *slice = &slices[at / NSV_SCAN_SLICE];
+
+		end = (uint32_t)nsv_min(d->end, (at / NSV_SCAN_SLICE + 1) * NSV_SCAN_SLICE);
+		if ((d->scale.max - slice->max) * d->scale.scale < -low)
+			add_head(d, low, most, at, end, &mine);
+	}
+	return mine;
+}
+
 /* Where a head is enough only that is left. */
 static void gather_head(struct nsv_draw *d)
 {
@@ -411,9 +470,7 @@ static void gather_head(struct nsv_draw *d)
 	float low = guess_head(d);
 	if (low >= 0)
 		return;
-	struct nsv_sample_share mine = {0};
-	mine.sum = d->scan->estimate(d->x + d->begin, nsv_draw_span_len(d), &d->scale, low, most,
-		d->s->place + d->begin, &mine.n);
+	const struct nsv_sample_share mine = list_head(d, low, most);
 	const struct nsv_sample_share *slots = nsv_draw_meet(d, &mine);
 	uint64_t n = 0;
 	for (uint32_t i = 0; i < d->part->count; i++)
@@ -479,12 +536,6 @@ static void join(struct nsv_scan_range *all, const struct nsv_scan_range *r)
 	all->min = r->min < all->min ? r->min : all->min;
 	all->max = r->max > all->max ? r->max : all->max;
 	all->finite &= r->finite;
-}
-
-/* The ranges of the slices of x, the row that the draw began with; NULL: not known. */
-static const struct nsv_scan_range *slices_of(const struct nsv_draw *d, const float *x)
-{
-	return x == d->in->logits ? d->in->ranges : NULL;
 }
 
 void nsv_draw_range(struct nsv_draw *d, const float *x, struct nsv_scan_range *ret_range)

@@ -283,8 +283,8 @@ static void test_greedy(void **state)
 /* Slices whose range says that they hold none of the likeliest are not looked at: these lie. */
 static void test_ranges(void **state)
 {
-	enum { N = 5 * NSV_SCAN_SLICE + 17, AT = 3 * NSV_SCAN_SLICE + 5 };
-	struct nsv_scan_range ranges[6];
+	enum { N = 20 * NSV_SCAN_SLICE + 17, AT = 3 * NSV_SCAN_SLICE + 5 };
+	struct nsv_scan_range ranges[21];
 	struct nsv_params p = nsv_params_default();
 	const struct nsv_sample_in in = {
 		.logits = calloc(N, sizeof(float)), .ranges = ranges, .params = &p};
@@ -300,9 +300,10 @@ static void test_ranges(void **state)
 	nsv_scan_slices(logits, N, 1, N, 0, NSV_ARRAY_LEN(ranges), ranges);
 	for (uint32_t i = 1; i < NSV_ARRAY_LEN(ranges); i += i == 2 ? 2 : 1)
 		logits[i * NSV_SCAN_SLICE + 3] = 9;
-	for (uint32_t k = 0; k < 2; k++) {
+	for (uint32_t k = 0; k < 3; k++) {
 		p.temperature = k > 0 ? 1e-2f : 0;
-		p.top_k = 40;
+		p.top_k = k == 1 ? 40 : 0;
+		p.min_p = k == 2 ? 0.5f : 0;
 		assert_int_equal(nsv_sample_next(&s, &nsv_team_alone, &in, &token, lp, 2), 0);
 		assert_int_equal(token, AT);
 		assert_int_equal(lp[1].id, AT);
