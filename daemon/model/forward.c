@@ -61,6 +61,9 @@ static int check_counts(const struct nsv_model *m, const struct nsv_dispatch *di
 	if (b->n_out > m->max_out)
 		return nsv_fail(err, -EINVAL, "a step of %u outputs, expected up to %u", b->n_out,
 			m->max_out);
+	if (b->ld_out && b->ld_out < m->desc.n_vocab)
+		return nsv_fail(err, -EINVAL, "outputs %zu apart, expected %u at least", b->ld_out,
+			m->desc.n_vocab);
 	return 0;
 }
 

@@ -85,9 +85,9 @@ int nsv_model_weights_fd(const struct nsv_model *m);
 /* A number that identifies file and tensors, for fingerprints. */
 uint64_t nsv_model_id(const struct nsv_model *m);
 
-/* Runs one step and leaves logits (n_out, n_vocab), and their ranges where they are wanted. Every integer is checked before anything is
- * written: -EINVAL and the reason. Does not allocate. Attention goes through `dispatch`, whose
- * backend is the model's. */
+/* Runs one step and leaves logits (n_out, n_vocab), and their ranges where they are wanted. Every
+ * integer is checked before anything is written: -EINVAL and the reason. Does not allocate.
+ * Attention goes through `dispatch`, whose backend is the model's. */
 int nsv_model_forward(struct nsv_model *m, struct nsv_dispatch *dispatch,
 	const struct nsv_model_kv *kv, const struct nsv_batch *batch, float *logits,
 	struct nsv_err *err);

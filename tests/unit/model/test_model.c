@@ -743,6 +743,7 @@ enum bad_batch {
 	OUT_HIGH,
 	OUT_TWICE,
 	OUT_MANY,
+	OUT_NEAR,
 	NO_ROWS,
 	MANY_ROWS,
 	NO_SEQ,
@@ -789,6 +790,9 @@ static void spoil(struct rig *r, struct one *o, int32_t *tokens, enum bad_batch 
 		break;
 	case OUT_MANY:
 		o->batch.n_out = MAX_ROW + 1;
+		break;
+	case OUT_NEAR:
+		o->batch.ld_out = N_VOCAB - 1;
 		break;
 	case NO_ROWS:
 		o->batch.n_row = 0;
