@@ -59,13 +59,14 @@ static int deal_places(const struct nsv_numa *numa, const struct nsv_region *r, 
 }
 
 /* Over the nodes; what is joined later stays on its node, too. */
-static int allocate_spread(const struct nsv_numa *numa, struct nsv_region *r, struct nsv_err *err)
+static int allocate_spread(const struct nsv_numa *numa, struct nsv_region *r, unsigned int flags,
+	struct nsv_err *err)
 {
 	int ret = deal_places(numa, r, NSV_PAGE, err);
 
 	if (ret < 0)
 		return ret;
-	nsv_region_join_quick(r);
+	nsv_region_join_now(r, flags);
 	return deal_places(numa, r, NSV_HUGE_PAGE, err);
 }
 
@@ -75,7 +76,7 @@ static int new_region(const struct nsv_engine *e, struct nsv_region *ret, const 
 	if (e->numa.n_node < 2)
 		return nsv_region_create(ret, name, len, flags, err);
 	int code = nsv_region_create(ret, name, len, NSV_REGION_EMPTY, err);
-	return code < 0 ? code : allocate_spread(&e->numa, ret, err);
+	return code < 0 ? code : allocate_spread(&e->numa, ret, flags, err);
 }
 
 /* ---- KV pool */

@@ -139,27 +139,23 @@ static bool begin_places(const struct nsv_region *region, size_t begin, size_t e
 	return true;
 }
 
-void nsv_region_join_quick(struct nsv_region *region)
+void nsv_region_join_now(struct nsv_region *region, unsigned int flags)
 {
+	bool later = flags & NSV_REGION_HUGE_LATER;
 	uint64_t start_ns;
 
 	do
 		start_ns = nsv_now_ns();
-	while (nsv_region_join(region) && nsv_now_ns() - start_ns <= SLOW_PIECE_NS);
+	while (nsv_region_join(region) && !(later && nsv_now_ns() - start_ns > SLOW_PIECE_NS));
 }
 
 /* Kernels before 6.1 cannot; where memory is short or in pieces, small pages are left to who
- * allocates the rest, and so they are where `later` and a piece takes long: pages that the host of
- * a virtual machine must find first. */
-static void take_huge_pages(struct nsv_region *region, bool later)
+ * allocates the rest, and so they are where they may come later and a piece takes long: pages that
+ * the host of a virtual machine must find first. */
+static void take_huge_pages(struct nsv_region *region, unsigned int flags)
 {
-	if (!begin_places(region, 0, whole_len(region)))
-		return;
-	if (later)
-		nsv_region_join_quick(region);
-	else
-		while (nsv_region_join(region))
-			;
+	if (begin_places(region, 0, whole_len(region)))
+		nsv_region_join_now(region, flags);
 }
 
 int nsv_region_allocate_huge(
@@ -185,7 +181,7 @@ static int fill(struct nsv_region *region, unsigned int flags, struct nsv_err *e
 	if (ret < 0 || (flags & NSV_REGION_EMPTY))
 		return ret;
 	if (flags & (NSV_REGION_HUGE | NSV_REGION_HUGE_LATER))
-		take_huge_pages(region, flags & NSV_REGION_HUGE_LATER);
+		take_huge_pages(region, flags);
 	ret = nsv_region_allocate(region, 0, region->len, err);
 	if (ret == 0 && (flags & NSV_REGION_POPULATE))
 		(void)madvise(region->map, region->len, MADV_POPULATE_WRITE);

@@ -45,8 +45,8 @@ int nsv_region_adopt(
  * for again when the rest is done, a few times. One thread at a time. false: there are no more, or
  * the kernel makes none. */
 bool nsv_region_join(struct nsv_region *region);
-/* For as long as that is quick. */
-void nsv_region_join_quick(struct nsv_region *region);
+/* All that there are; with NSV_REGION_HUGE_LATER only as long as that is quick. */
+void nsv_region_join_now(struct nsv_region *region, unsigned int flags);
 /* A read-only descriptor of the same memory, for a reader: it can neither map it writable nor
  * punch holes. The caller closes it. */
 int nsv_region_reopen_ro(const struct nsv_region *region, int *ret_fd);
