@@ -302,7 +302,7 @@ static void test_settle(void **state)
 	assert_int_equal(nsv_proc_stay_on(1, &all), 0);
 	assert_int_equal(sched_getaffinity(0, sizeof(one), &one), 0);
 	memcpy(homes[1].cpus, &one, sizeof(one));
-	memset(homes[0].cpus, 0xff, sizeof(homes[0].cpus));
+	memcpy(homes[0].cpus, &all, sizeof(all));
 	assert_int_equal(sched_setaffinity(0, sizeof(all), &all), 0);
 	nsv_numa_settle(&n, 1, 2);
 	assert_int_equal(sched_getaffinity(0, sizeof(now), &now), 0);
