@@ -20,8 +20,9 @@ static void describe(const struct nsv_engine *engine, uint64_t start_ns)
 		"%s on %s%s%s, %u threads%s; KV pool of %u blocks (%u tokens in %s, %zu MiB), "
 		"weights %zu MiB; ready after %.2f s",
 		i->desc->name, i->backend->name, *i->backend->isa() ? "/" : "", i->backend->isa(),
-		i->threads, nodes, i->n_block, i->n_block * i->block_size, nsv_kv_dtype_name(i->kv_dtype),
-		i->kv_len >> 20, i->weights_len >> 20, (double)(nsv_now_ns() - start_ns) / 1e9);
+		i->threads, nodes, i->n_block, i->n_block * i->block_size,
+		nsv_kv_dtype_name(i->kv_dtype), i->kv_len >> 20, i->weights_len >> 20,
+		(double)(nsv_now_ns() - start_ns) / 1e9);
 	nsv_info("%s", status);
 	nsv_notify_ready(status);
 }

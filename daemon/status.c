@@ -95,12 +95,12 @@ int nsv_status_text(const struct nsv_session *asker, char **ret_text, size_t *re
 	const struct nsv_server *s = asker->server;
 	const struct nsv_engine_info *info = nsv_engine_get_info(s->engine);
 	bool all = nsv_policy_is_operator(asker->fd);
-	json_t *root = json_pack("{s:s, s:o, s:s, s:s, s:i, s:i, s:f, s:b, s:o, s:o, s:o}", "version",
-		NSV_VERSION, "model", model_json(info, s->tok), "backend", info->backend->name,
-		"isa", info->backend->isa(), "threads", (int)info->threads, "nodes",
-		(int)info->n_node, "uptime_s",
-		(double)(nsv_now_ns() - s->start_ns) / 1e9, "draining", (int)s->draining, "memory",
-		memory_json(info), "kv", kv_json(info), "sessions", sessions_json(asker, all));
+	json_t *root = json_pack("{s:s, s:o, s:s, s:s, s:i, s:i, s:f, s:b, s:o, s:o, s:o}",
+		"version", NSV_VERSION, "model", model_json(info, s->tok), "backend",
+		info->backend->name, "isa", info->backend->isa(), "threads", (int)info->threads,
+		"nodes", (int)info->n_node, "uptime_s", (double)(nsv_now_ns() - s->start_ns) / 1e9,
+		"draining", (int)s->draining, "memory", memory_json(info), "kv", kv_json(info),
+		"sessions", sessions_json(asker, all));
 
 	if (root && all)
 		add_load(root, s);

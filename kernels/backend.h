@@ -56,7 +56,8 @@ struct nsv_backend {
 
 	/* Of a packed weight, what this member reads of it in every product, [*begin, *end) in
 	 * bytes, growing with the members' numbers: for whoever chooses where memory is. It may
-	 * read all else too. NULL: nothing is said. */
+	 * read all else too; of a product that leaves ranges, whose slices stay whole, it is
+	 * nearly that. NULL: nothing is said. */
 	void (*weight_own)(const struct nsv_part *part, const struct nsv_matrix *m, uint32_t n_m,
 		size_t *ret_begin, size_t *ret_end);
 

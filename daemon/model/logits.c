@@ -6,7 +6,8 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#define HUGE_PAGE ((size_t)2 << 20)
+#include "shm/region.h"
+
 #define LINE (NSV_CACHE_LINE / sizeof(float))
 
 /* An odd number of lines: every set of a cache is as near as any other. */
@@ -21,10 +22,10 @@ int nsv_logits_init(struct nsv_logits *l, uint32_t n_row, uint32_t n_vocab)
 
 	*l = (struct nsv_logits){.ld = row_stride(n_vocab)};
 	if (!nsv_mul(n_row, l->ld * sizeof(float), &len) ||
-		!nsv_align_up(len, HUGE_PAGE, &whole) ||
+		!nsv_align_up(len, NSV_HUGE_PAGE, &whole) ||
 		!nsv_mul(n_row, nsv_scan_n_slice(n_vocab), &n_range))
 		return -EOVERFLOW;
-	l->x = aligned_alloc(HUGE_PAGE, whole);
+	l->x = aligned_alloc(NSV_HUGE_PAGE, whole);
 	l->ranges = calloc(n_range, sizeof(*l->ranges));
 	if (!l->x || !l->ranges) {
 		nsv_logits_deinit(l);

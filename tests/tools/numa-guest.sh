@@ -51,7 +51,8 @@ shared() {
 where() {
 	awk -v "a=$1" -v "b=$2" 'BEGIN {
 		x = a + b > 0 ? a / (a + b) : 2
-		print (x > 1 ? "nowhere" : x > 0.99 ? "node 0" : x < 0.01 ? "node 1" : x > 0.48 && x < 0.52 ? "both" : x) }'
+		print (x > 1 ? "nowhere" : x > 0.99 ? "node 0" : x < 0.01 ? "node 1" : \
+			x > 0.48 && x < 0.52 ? "both" : x) }'
 }
 
 weights() {

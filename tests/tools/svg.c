@@ -219,8 +219,8 @@ static void put_label(FILE *f, struct frame *fr, double x, double y, const char 
 	take(fr, b);
 	if (hypot(near_x - x, near_y - y) > 12)
 		fprintf(f,
-			"<path d=\"M%.1f %.1fL%.1f %.1f\" stroke=\"%s\" stroke-width=\"0.6\"/>\n", x,
-			y, near_x, near_y, colour);
+			"<path d=\"M%.1f %.1fL%.1f %.1f\" stroke=\"%s\" stroke-width=\"0.6\"/>\n",
+			x, y, near_x, near_y, colour);
 	fprintf(f,
 		"<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"middle\" font-size=\"11\" fill=\"%s\" "
 		"stroke=\"white\" stroke-width=\"3\" paint-order=\"stroke\">%s</text>\n",

@@ -27,7 +27,8 @@ static void test_every_key(void **state)
 			"{\"model\": \"m\", \"socket\": \"s\", \"backend\": \"cpu\","
 			" \"kv_blocks\": 9, \"threads\": 2, \"batch_tokens\": 3,"
 			" \"mixed_tokens\": 2, \"max_requests\": 4, \"spin_us\": 5,"
-			" \"verbose\": true, \"no_numa\": true, \"users\": [\"root\", 1234, \"77\"], \"groups\": [],"
+			" \"verbose\": true, \"no_numa\": true,"
+			" \"users\": [\"root\", 1234, \"77\"], \"groups\": [],"
 			" \"limits\": {\"sessions\": 1, \"requests\": 2, \"descriptors\": 9,"
 			" \"memory_mib\": 3, \"prompt_bytes\": 4, \"session_slots\": 5,"
 			" \"hello_ms\": 6}}"),
