@@ -2,6 +2,7 @@
  * what the backend reads (for `cpu` the quantised activations, modelled here in exact integers),
  * against the reference within what 8 bits allow, and bit for bit among rows of the table, counts
  * of rows and sizes of team. */
+#include "kernels/cpu/pack.h"
 #include "tests/ops/support.h"
 
 struct product {
@@ -80,16 +81,28 @@ static void round_bf16(const float *x, uint32_t n, double *out)
 	}
 }
 
+/* A weight is d * q + m where its type has an m; both parts may be far larger than it. */
+static void get_m(const struct nsv_matrix *m, const void *row, float *ret_m)
+{
+	struct nsv_cpu_block block;
+	for (uint32_t i = 0; i < m->n_in; i++) {
+		if (i % 32 == 0)
+			nsv_cpu_read_block(m->dtype, row, i / 32, &block);
+		ret_m[i] = block.m * (float)block.min[i / 16 % 2];
+	}
+}
+
 struct bound {
 	double value, size; /* the dot; the sum of magnitudes, which its rounding scales with */
 };
 
-static struct bound dot(const float *w, const double *x, uint32_t n)
+static struct bound dot(const float *w, const float *w_m, const double *x, uint32_t n)
 {
 	struct bound r = {0, 0};
 	for (uint32_t i = 0; i < n; i++) {
+		double w_q = (double)w[i] - (double)w_m[i];
 		r.value += (double)w[i] * x[i];
-		r.size += fabs((double)w[i] * x[i]);
+		r.size += (fabs(w_q) + fabs((double)w_m[i])) * fabs(x[i]);
 	}
 	return r;
 }
@@ -111,10 +124,14 @@ static void check_exact(const struct nsv_backend *b, const struct nsv_matrix *m,
 	bool quant = is_cpu(b) && !is_float(m->dtype);
 	nsv_autofree double *xd = malloc(m->n_in * sizeof(double));
 	nsv_autofree float *w = malloc(m->n_in * sizeof(float));
+	nsv_autofree float *w_m = calloc(m->n_in, sizeof(float));
 	size_t row_len = 0;
 	nsv_dtype_row_len(m->dtype, m->n_in, &row_len);
 	for (uint32_t o = 0; o < m->n_out; o++) {
-		nsv_ref_dequant(m->dtype, (const char *)m->data + o * row_len, w, m->n_in);
+		const char *row = (const char *)m->data + o * row_len;
+		nsv_ref_dequant(m->dtype, row, w, m->n_in);
+		if (quant)
+			get_m(m, row, w_m);
 		for (uint32_t r = 0; r < n_row; r++) {
 			struct bound want;
 			double got = (double)out[r * ld_out + o];
@@ -124,7 +141,7 @@ static void check_exact(const struct nsv_backend *b, const struct nsv_matrix *m,
 				round_bf16(x + r * ld, m->n_in, xd);
 			if (quant)
 				quantise(x + r * ld, m->n_in, xd);
-			want = dot(w, xd, m->n_in);
+			want = dot(w, w_m, xd, m->n_in);
 			if (!(fabs(got - want.value) <= 1e-6 + 4e-6 * want.size))
 				fail_msg("%s %s (%u, %u) row %u: [%u] is %.9g, not %.9g (size %g)",
 					b->name, nsv_dtype_name(m->dtype), m->n_out, m->n_in, r, o,
