@@ -23,6 +23,7 @@
 #define HELLO_CHECK_NS 1000000000u
 #define TEND_NS 1000000000u
 #define TELL_NS 1000000000u
+#define USER_TURN_NS 1000000u /* of visits to its sessions; one that has begun ends */
 #define FDS_ELSE 1024 /* beside those of sessions */
 
 /* ---- The listening socket */
@@ -415,18 +416,46 @@ int nsv_server_attach(struct nsv_server *s, struct nsv_engine *engine, const str
 	return 0;
 }
 
+/* false: its user has had its share of this turn. */
+static bool visit(struct nsv_server *s, struct nsv_session *se, uint64_t *now_ns)
+{
+	struct nsv_user *user = se->user;
+	uint64_t start_ns = *now_ns;
+
+	if (user->visited_turn != s->n_turn)
+		user->visited_ns = 0;
+	user->visited_turn = s->n_turn;
+	if (user->visited_ns >= USER_TURN_NS)
+		return false;
+	se->is_ready = false;
+	if (nsv_session_visit(se))
+		nsv_session_make_ready(se);
+	*now_ns = nsv_now_ns();
+	user->visited_ns += *now_ns - start_ns;
+	return true;
+}
+
+/* However many sessions a user has, others wait for no more than its share. Those that it leaves
+ * over come first in the next turn, before the ones that have been visited. */
 static void visit_ready(struct nsv_server *s)
 {
-	struct nsv_session *se = s->ready;
+	struct nsv_session *se = s->ready, *late = NULL, **late_end = &late;
 
+	if (!se)
+		return;
+	uint64_t now_ns = nsv_now_ns();
 	s->ready = NULL;
+	s->n_turn++;
 	while (se) {
 		struct nsv_session *next = se->next_ready;
-		se->is_ready = false;
-		if (nsv_session_visit(se))
-			nsv_session_make_ready(se);
+		if (!visit(s, se, &now_ns)) {
+			*late_end = se;
+			late_end = &se->next_ready;
+		}
 		se = next;
 	}
+	*late_end = s->ready;
+	s->ready = late;
 }
 
 /* Hot sessions with something new become ready. */

@@ -39,6 +39,7 @@ struct nsv_server {
 	struct nsv_session *ready;    /* to be visited in this turn */
 	struct nsv_session *hot;      /* looked at without a doorbell */
 	uint32_t n_session, n_hello;
+	uint64_t n_turn;    /* of visits */
 	uint32_t n_waiting; /* hellos that wait for what sessions had that end */
 	uint32_t n_request;           /* in the engine */
 	uint64_t last_session_id, start_ns, hot_until_ns, reclaimed_ns;

@@ -99,6 +99,7 @@ void nsv_session_new(struct nsv_server *server, int fd)
 		return;
 	}
 	(void)nsv_wire_refuse_fds(fd); /* it may have been there before the daemon was */
+	(void)nsv_wire_keep_few(fd);
 	set_deadline(se);
 	link_session(se);
 	server->n_hello++;
@@ -190,6 +191,7 @@ void nsv_session_resume(struct nsv_session *se)
 
 	(void)getsockopt(se->fd, SOL_SOCKET, SO_PEERCRED, &cred, &len);
 	(void)nsv_wire_refuse_fds(se->fd); /* another daemon's listener may have let them through */
+	(void)nsv_wire_keep_few(se->fd);
 	se->pid = cred.pid;
 	se->state = NSV_SESSION_OPEN;
 	link_session(se);

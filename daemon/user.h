@@ -17,6 +17,7 @@ struct nsv_user {
 	uint32_t sessions, requests, hellos;
 	uint32_t ending; /* of the sessions: closed, but not released yet */
 	uint64_t memory; /* bytes: of sessions, and what requests hold */
+	uint64_t visited_turn, visited_ns; /* how long its sessions were visited in that turn */
 	/* Prompts for the worker: it has one of a user at a time, so that users take turns. */
 	bool worker_has_one;
 	struct nsv_msg *prompts, **prompts_end; /* those that wait, oldest first */

@@ -269,6 +269,14 @@ int nsv_bell_drain(int fd)
 	return errno == EAGAIN ? 0 : -errno;
 }
 
+/* The kernel makes it the least that it allows, in which one packet always has room. */
+int nsv_wire_keep_few(int fd)
+{
+	const int least = 1;
+
+	return setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &least, sizeof(least)) < 0 ? -errno : 0;
+}
+
 int nsv_wire_refuse_fds(int fd)
 {
 	const int no = 0;

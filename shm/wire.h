@@ -44,5 +44,8 @@ int nsv_bell_drain(int fd);
  * that is made for a connection from now on. Whoever closes the last one of a file may have to wait
  * for that: for a socket's linger time. 0; -ENOPROTOOPT: before Linux 6.16; -errno. */
 int nsv_wire_refuse_fds(int fd);
+/* Has the kernel keep no more of what is sent to a peer that does not read than a welcome or a few
+ * bells: it is the sender's memory. 0 or -errno. */
+int nsv_wire_keep_few(int fd);
 
 #endif

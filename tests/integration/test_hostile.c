@@ -341,6 +341,81 @@ static void test_users_take_turns_at_long_prompts(void **state)
 	nsv_serve_end(&served);
 }
 
+static void ping(struct nsv_raw *r)
+{
+	const struct nsv_sqe nop = {.op = NSV_OP_NOP};
+	struct nsv_cqe c;
+
+	nsv_raw_put(r, &nop);
+	assert_true(nsv_raw_next(r, &c));
+}
+
+/* A user with many sessions, each of which asks for much: another one waits for a share of a turn,
+ * not for all of them. The daemon looks at all of them at once: it has not slept since their pings,
+ * of which the other's was the last, so that it is visited last. */
+static void test_many_sessions_of_a_user_let_others_in(void **state)
+{
+	enum { N_SESSION = 100, N_EACH = 8, LEN = 2000 };
+	struct nsv_geom want = {.n_sqe = 16, .n_slot = 1, .n_token = 64, .text_len = 1024};
+	static struct nsv_raw floods[N_SESSION];
+	struct nsv_raw other;
+	uint32_t n_before = 0;
+	struct nsv_cqe c;
+	(void)state;
+
+	nsv_user_need_root();
+	nsv_serve(&served, "{\"spin_us\": 10000}");
+	for (int i = 0; i < N_SESSION; i++)
+		open_as(&floods[i], NSV_USER_A, &want);
+	open_as(&other, NSV_USER_B, &want);
+	for (int i = 0; i < N_SESSION; i++)
+		ping(&floods[i]);
+	ping(&other);
+	kill(served.daemon.pid, SIGSTOP);
+	assert_int_equal(waitpid(served.daemon.pid, NULL, WUNTRACED), served.daemon.pid);
+	struct nsv_sqe sqe = long_prompt(&other, LEN);
+	nsv_raw_put(&other, &sqe);
+	for (int i = 0; i < N_SESSION * N_EACH; i++) {
+		sqe = long_prompt(&floods[i % N_SESSION], LEN);
+		nsv_raw_put(&floods[i % N_SESSION], &sqe);
+	}
+	kill(served.daemon.pid, SIGCONT);
+	assert_true(nsv_raw_next(&other, &c) && c.code == NSV_E_CONTEXT);
+	for (int i = 0; i < N_SESSION * N_EACH; i++)
+		assert_true(nsv_raw_next(&floods[i % N_SESSION], &c) && c.code == NSV_E_CONTEXT);
+	for (int i = 0; i < N_SESSION; i++) {
+		n_before += refused_before(&floods[i], &other);
+		nsv_raw_close(&floods[i]);
+	}
+	nsv_raw_close(&other);
+	print_message("%u of %u before the other's\n", n_before, N_SESSION * N_EACH);
+	assert_true(n_before < N_SESSION); /* not even one of each */
+	nsv_serve_end(&served);
+}
+
+/* Bells that nobody reads are the kernel's memory, which is in nobody's quota: a client that says
+ * again and again that it sleeps gets a few. */
+static void test_unread_bells_are_few(void **state)
+{
+	struct nsv_raw r;
+	char bell[64];
+	int n = 0;
+	(void)state;
+
+	nsv_serve(&served, "{}");
+	assert_int_equal(nsv_raw_open(&r, served.daemon.socket, NULL), 0);
+	for (int i = 0; i < 1000; i++) {
+		nsv_wait_begin(&r.up.head->wait);
+		ping(&r);
+		nsv_wait_end(&r.up.head->wait);
+	}
+	while (recv(r.fd, bell, sizeof(bell), MSG_DONTWAIT) > 0)
+		n++;
+	assert_in_range(n, 1, 16);
+	nsv_raw_close(&r);
+	nsv_serve_end(&served);
+}
+
 /* ---- Breaking off, in every phase */
 
 enum phase { PREPARING, COMMITTING, RUNNING, PAUSED, OUTPUT, ENDED, N_PHASE };
@@ -505,6 +580,8 @@ int main(void)
 		cmocka_unit_test(test_a_stop_while_large_sessions_are_made),
 		cmocka_unit_test(test_a_flood_lets_others_in),
 		cmocka_unit_test(test_users_take_turns_at_long_prompts),
+		cmocka_unit_test(test_many_sessions_of_a_user_let_others_in),
+		cmocka_unit_test(test_unread_bells_are_few),
 		cmocka_unit_test(test_cancel_in_every_phase),
 		cmocka_unit_test(test_closing_in_every_phase),
 		cmocka_unit_test(test_stopping_in_the_middle),
