@@ -447,11 +447,10 @@ static void settle(struct nsv_engine *e)
 
 static void resize(struct nsv_engine *e, uint32_t n)
 {
-	uint32_t before = nsv_team_size(e->team);
-
-	nsv_team_resize(e->team, n);
-	if (nsv_team_size(e->team) != before)
-		settle(e);
+	if (n == nsv_team_size(e->team))
+		return;
+	nsv_team_resize(e->team, n); /* all but this thread are others then */
+	settle(e);
 }
 
 static int begin_window(struct nsv_engine *e)
