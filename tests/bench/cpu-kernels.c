@@ -50,19 +50,6 @@ double time_of(
 	return nsv_median(t, ROUNDS);
 }
 
-/* The shortest: what the machine allows is the most that was seen. */
-static double least_time_of(
-	struct nsv_team *team, void (*fn)(const struct nsv_part *part, void *arg), void *arg)
-{
-	double least = INFINITY;
-	for (int i = 0; i < ROUNDS; i++) {
-		double start = now();
-		nsv_team_run(team, fn, arg);
-		least = fmin(least, now() - start);
-	}
-	return least;
-}
-
 /* ---- What the machine allows ------------------------------------------------------------ */
 
 #define READ_LEN (256u << 20)
@@ -152,12 +139,12 @@ static double dot_rate(struct nsv_team *team, const char **ret_unit)
 	double rounds = 12.0 * DOT_ROUNDS * nsv_team_size(team);
 	if (__builtin_cpu_supports("avx512vnni")) {
 		*ret_unit = "VNNI";
-		return 128 * rounds / least_time_of(team, dot_part, NULL);
+		return 128 * rounds / time_of(team, dot_part, NULL);
 	}
 	*ret_unit = "AVX2";
 	if (!__builtin_cpu_supports("avx2"))
 		return 0;
-	return 64 * rounds / least_time_of(team, dot_part_avx2, NULL);
+	return 64 * rounds / time_of(team, dot_part_avx2, NULL);
 }
 
 #define TILE_ROUNDS 400000u
@@ -193,7 +180,7 @@ static double bf16_rate(struct nsv_team *team)
 	if (!id.amx_bf16 || nsv_cpu_ask_tiles() < 0)
 		return 0;
 	return 4.0 * 16 * 16 * 32 * 2 * TILE_ROUNDS * nsv_team_size(team) /
-	       least_time_of(team, bf16_part, NULL);
+	       time_of(team, bf16_part, NULL);
 }
 
 __attribute__((target("avx512f"))) static void fma_part(const struct nsv_part *part, void *arg)
@@ -235,9 +222,9 @@ static double fma_rate(struct nsv_team *team)
 {
 	double rounds = 12.0 * DOT_ROUNDS * nsv_team_size(team);
 	if (__builtin_cpu_supports("avx512f"))
-		return 32 * rounds / least_time_of(team, fma_part, NULL);
+		return 32 * rounds / time_of(team, fma_part, NULL);
 	if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
-		return 16 * rounds / least_time_of(team, fma_part_avx2, NULL);
+		return 16 * rounds / time_of(team, fma_part_avx2, NULL);
 	return 0;
 }
 
@@ -264,16 +251,20 @@ static double bf16_rate(struct nsv_team *team)
 
 #endif
 
-void measure_limits(struct nsv_team *team, struct limits *ret)
+void measure_read(struct nsv_team *team, struct limits *ret)
 {
 	void *mem = map(READ_LEN);
-	double t = fmin(
-		least_time_of(team, read_part, mem), least_time_of(team, read_vectors_part, mem));
+	double t = fmin(time_of(team, read_part, mem), time_of(team, read_vectors_part, mem));
 	ret->read = fmax(ret->read, READ_LEN / t);
+	munmap(mem, READ_LEN);
+}
+
+void measure_limits(struct nsv_team *team, struct limits *ret)
+{
+	measure_read(team, ret);
 	ret->dot = fmax(ret->dot, dot_rate(team, &ret->dot_unit));
 	ret->bf16 = fmax(ret->bf16, bf16_rate(team));
 	ret->fma = fmax(ret->fma, fma_rate(team));
-	munmap(mem, READ_LEN);
 }
 
 /* ---- Products --------------------------------------------------------------------------- */

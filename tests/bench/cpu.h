@@ -25,8 +25,9 @@ void *map(size_t len);
 /* The median of some timed runs, seconds. */
 double time_of(
 	struct nsv_team *team, void (*fn)(const struct nsv_part *part, void *arg), void *arg);
-/* Leaves what is more. */
+/* Both leave what is more. */
 void measure_limits(struct nsv_team *team, struct limits *ret);
+void measure_read(struct nsv_team *team, struct limits *ret);
 /* All products of a step over weights of a type, for each count of rows, which grow to 512. */
 void measure_products(struct nsv_team *team, const struct nsv_backend *b, uint32_t dtype,
 	const uint32_t *rows, size_t n, struct point *ret);
