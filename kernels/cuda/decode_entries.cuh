@@ -19,7 +19,8 @@ namespace nsv
 {
 
 constexpr int ENTRY_DIMS = 64;	 /* of a slice: two a lane */
-constexpr int ENTRY_BATCH = 8;	 /* chunks looked for together */
+constexpr int FEW_CHUNKS = 8;	 /* chunks looked for together, and where there are more */
+constexpr int MANY_CHUNKS = 16;
 constexpr int WARP_SLICES = 2;	 /* most of a warp */
 constexpr int ENTRY_LOOKS = 128; /* of a warp, before it gives a slice up */
 
@@ -30,14 +31,21 @@ __device__ __forceinline__ void put_entry(void *at, float x, float y, uint64_t l
 	st_relaxed_16(at, (uint64_t)__float_as_uint(y) << 32 | __float_as_uint(x), launch);
 }
 
-/* False where it is not, or not yet, of this launch. */
-__device__ __forceinline__ bool get_entry(const void *at, uint64_t launch, float2 &ret)
-{
-	uint64_t xy, number;
-	ld_relaxed_16(at, xy, number);
-	ret = make_float2(__uint_as_float((uint32_t)xy), __uint_as_float((uint32_t)(xy >> 32)));
-	return number == launch;
-}
+/* An entry as it was read: it is there if `launch` is this one's number. */
+struct entry {
+	uint64_t values, launch;
+
+	__device__ __forceinline__ void ask(const void *at)
+	{
+		ld_relaxed_16(at, values, launch);
+	}
+
+	__device__ __forceinline__ float2 get() const
+	{
+		return make_float2(__uint_as_float((uint32_t)values),
+			__uint_as_float((uint32_t)(values >> 32)));
+	}
+};
 
 /* Where a chunk's entries are: `rows` as the working memory has them. */
 template <int D> struct entry_place {
@@ -63,11 +71,23 @@ struct entry_job {
 	out_rows out;
 };
 
-/* A warp's fold of a slice. */
+/* A batch of chunks: their part of a slice, and the row's sums. Of few each lane has the sums of all,
+ * and makes all factors of fold(); of many it has one chunk's, and makes those. */
+struct few_chunks {
+	static constexpr int size = FEW_CHUNKS;
+	entry o[size], sums[size];
+};
+
+struct many_chunks {
+	static constexpr int size = MANY_CHUNKS;
+	entry o[size], sums;
+};
+
+/* A warp's fold of a slice: two dims a lane, over the chunks in order. */
 template <typename E, int D> struct slice_fold {
 	const entry_job &job;
 	int32_t row, dim;
-	int32_t lane = threadIdx.x % 32;
+	int32_t lane = threadIdx.x % 32, own = lane % MANY_CHUNKS; /* own: the lane's chunk */
 	float m = M_NONE, l = 0.0f, x = 0.0f, y = 0.0f;
 
 	__device__ slice_fold(const entry_job &j, int32_t slice)
@@ -76,34 +96,84 @@ template <typename E, int D> struct slice_fold {
 	{
 	}
 
-	/* The entries of a batch from chunk c on, the last one's in place of those beyond; true
-	 * where all are this launch's. */
-	__device__ __forceinline__ bool look(
-		int32_t c, float2 o[ENTRY_BATCH], float2 sums[ENTRY_BATCH]) const
+	__device__ __forceinline__ entry_place<D> place(int32_t chunk) const
 	{
+		return {job.first + (int64_t)chunk * job.place_len, job.rows};
+	}
+
+	/* The entries of the n chunks from c on, the last one's in place of those beyond, so that
+	 * all are asked for before one is waited for; true where all are this launch's. */
+	__device__ __forceinline__ bool look(int32_t c, int32_t n, few_chunks &b) const
+	{
+#pragma unroll
+		for (int j = 0; j < FEW_CHUNKS; j++) {
+			entry_place<D> from = place(c + min(j, n - 1));
+			b.o[j].ask(from.o(row, dim));
+			b.sums[j].ask(from.sums(row));
+		}
 		bool there = true;
 #pragma unroll
-		for (int j = 0; j < ENTRY_BATCH; j++) {
-			int64_t off = (int64_t)min(c + j, job.n_chunk - 1) * job.place_len;
-			entry_place<D> place = {job.first + off, job.rows};
-			there &= get_entry(place.o(row, dim), job.launch, o[j]);
-			there &= get_entry(place.sums(row), job.launch, sums[j]);
-		}
+		for (int j = 0; j < FEW_CHUNKS; j++)
+			there &= b.o[j].launch == job.launch && b.sums[j].launch == job.launch;
 		return __all_sync(~0u, there);
 	}
 
-	__device__ __forceinline__ void fold_in_order(
-		int32_t n, const float2 o[ENTRY_BATCH], const float2 sums[ENTRY_BATCH])
+	__device__ __forceinline__ bool look(int32_t c, int32_t n, many_chunks &b) const
+	{
+		b.sums.ask(place(c + min(own, n - 1)).sums(row));
+#pragma unroll
+		for (int j = 0; j < MANY_CHUNKS; j++)
+			b.o[j].ask(place(c + min(j, n - 1)).o(row, dim));
+		bool there = b.sums.launch == job.launch;
+#pragma unroll
+		for (int j = 0; j < MANY_CHUNKS; j++)
+			there &= b.o[j].launch == job.launch;
+		return __all_sync(~0u, there);
+	}
+
+	__device__ __forceinline__ void fold_in_order(const few_chunks &b, int32_t n)
 	{
 #pragma unroll
-		for (int j = 0; j < ENTRY_BATCH; j++) {
+		for (int j = 0; j < FEW_CHUNKS; j++) {
 			if (j >= n)
 				break;
-			fold_factors f = fold(m, sums[j].x);
-			x = fold_in(x, o[j].x, f);
-			y = fold_in(y, o[j].y, f);
-			l = fold_in(l, sums[j].y, f);
+			float2 o = b.o[j].get(), sums = b.sums[j].get();
+			fold_factors f = fold(m, sums.x);
+			x = fold_in(x, o.x, f);
+			y = fold_in(y, o.y, f);
+			l = fold_in(l, sums.y, f);
 			m = f.m;
+		}
+	}
+
+	/* Of this lane's chunk, whose reference is chunk_m; the row's becomes that of all. */
+	__device__ __forceinline__ fold_factors factors(float chunk_m)
+	{
+		float seen = chunk_m;
+#pragma unroll
+		for (int d = 1; d < MANY_CHUNKS; d *= 2) {
+			float up = __shfl_up_sync(~0u, seen, d, MANY_CHUNKS);
+			seen = own >= d ? fmaxf(seen, up) : seen;
+		}
+		float up = __shfl_up_sync(~0u, seen, 1, MANY_CHUNKS);
+		fold_factors f = fold(own ? fmaxf(m, up) : m, chunk_m);
+		m = fmaxf(m, __shfl_sync(~0u, seen, MANY_CHUNKS - 1));
+		return f;
+	}
+
+	__device__ __forceinline__ void fold_in_order(const many_chunks &b, int32_t n)
+	{
+		float2 sums = b.sums.get();
+		fold_factors by = factors(own < n ? sums.x : M_NONE);
+#pragma unroll
+		for (int j = 0; j < MANY_CHUNKS; j++) {
+			fold_factors f = {
+				0.0f, __shfl_sync(~0u, by.a, j), __shfl_sync(~0u, by.b, j)};
+			float chunk_l = __shfl_sync(~0u, sums.y, j);
+			float2 o = b.o[j].get();
+			x = j < n ? fold_in(x, o.x, f) : x;
+			y = j < n ? fold_in(y, o.y, f) : y;
+			l = j < n ? fold_in(l, chunk_l, f) : l;
 		}
 	}
 
@@ -125,18 +195,21 @@ template <typename E, int D> struct slice_fold {
 				elem<E>::pack(normalise(x, l), normalise(y, l));
 	}
 
-	__device__ bool run(int32_t n_look)
+	/* By batches of type B; false once it has looked n_look times in vain. */
+	template <typename B> __device__ __forceinline__ bool run(int32_t n_look)
 	{
-		for (int32_t c = 0; c < job.n_chunk; c += ENTRY_BATCH) {
-			float2 o[ENTRY_BATCH], sums[ENTRY_BATCH];
-			while (!look(c, o, sums))
+		for (int32_t c = 0; c < job.n_chunk; c += B::size) {
+			int32_t n = min(B::size, job.n_chunk - c);
+			B b;
+			while (!look(c, n, b))
 				if (--n_look < 0)
 					return false;
-			fold_in_order(job.n_chunk - c, o, sums);
+			fold_in_order(b, n);
 		}
 		put();
 		return true;
 	}
+
 };
 
 /* A warp's part of an item: its slices, and those that others have given up if it is counted
@@ -195,7 +268,7 @@ template <typename E, int D> struct entry_merger {
 		return __shfl_sync(~0u, is_last ? (uint32_t)(before >> 32) : 0, 0);
 	}
 
-	__device__ void run(int32_t index, int32_t n_run) const
+	template <typename B> __device__ __forceinline__ void run_by(int32_t index, int32_t n_run) const
 	{
 		unsigned long long before = lane == 0 ? atomicAdd(state, n) : 0;
 		uint32_t slices = own_slices(index, n_run);
@@ -206,12 +279,21 @@ template <typename E, int D> struct entry_merger {
 				slices = left_slices(before);
 				n_look = INT32_MAX;
 				are_own = false;
-			} else if (slice_fold<E, D>(job, s).run(n_look) || give_up(s)) {
+			} else if (slice_fold<E, D>(job, s).template run<B>(n_look) || give_up(s)) {
 				slices &= slices - 1;
 			} else {
 				n_look = INT32_MAX;
 			}
 		}
+	}
+
+	/* At 128 dims many chunks at once were slower. */
+	__device__ __forceinline__ void run(int32_t index, int32_t n_run) const
+	{
+		if (D == 64 && job.n_chunk > FEW_CHUNKS)
+			run_by<many_chunks>(index, n_run);
+		else
+			run_by<few_chunks>(index, n_run);
 	}
 };
 

@@ -180,10 +180,11 @@ static void refusals(nsv_cuda *cuda)
  * it is found, -1 if none is. */
 static __global__ void look_for_entry(uint4 *at, uint64_t left, uint64_t wanted, float *ret)
 {
-	float2 x;
+	nsv::entry e = {};
 	if (left)
 		nsv::put_entry(at, 1.0f, 2.0f, left);
-	*ret = nsv::get_entry(at, wanted, x) ? x.x * 10.0f + x.y : -1.0f;
+	e.ask(at);
+	*ret = e.launch == wanted ? e.get().x * 10.0f + e.get().y : -1.0f;
 }
 
 static float found_entry(uint64_t left, uint64_t wanted)
