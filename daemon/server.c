@@ -136,12 +136,15 @@ static void on_accept(struct nsv_source *src, enum nsv_event event, int res, con
 	(void)data;
 
 	if (event == NSV_EV_ENDED) { /* no descriptors or memory: try again soon, not at once */
-		nsv_warning("accept: %s", strerror(-res));
+		if (!s->accept_failed)
+			nsv_warning("accept: %s", strerror(-res));
+		s->accept_failed = true;
 		nsv_source_timer(s->loop, &s->accept_timer, ACCEPT_RETRY_NS);
 		return;
 	}
 	if (event != NSV_EV_FD)
 		return;
+	s->accept_failed = false;
 	nsv_session_new(s, res);
 	if (!s->hello_timer_armed) {
 		s->hello_timer_armed = true;

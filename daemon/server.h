@@ -33,6 +33,7 @@ struct nsv_server {
 		drops_timer;
 	int listen_fd, signal_fd;
 	bool own_socket; /* its path is ours to unlink */
+	bool accept_failed; /* it was said, and none has come since */
 	bool hello_timer_armed, tend_timer_armed, drops_timer_armed;
 
 	struct nsv_session *sessions; /* all, newest first */
