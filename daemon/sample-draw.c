@@ -23,6 +23,7 @@
 #define STRETCH_STEP 32u
 #define MIN_P_LEAST 1e-6f    /* below, rounding may lift a weight to it */
 #define ESTIMATE_OFF 0x1p-16 /* more than twice what kernels/scan.h says */
+#define PIECE 4096u	     /* at least, of which sums are kept where nothing is cut */
 #define FEW 8u		     /* one in so many left: they are moved together */
 #define SHARE_LEAST 4096u    /* rows of fewer are one member's */
 #define SPAN_UNIT 64u
@@ -262,10 +263,48 @@ static void gather_best(struct nsv_draw *d)
 	set_left(d, gather(d, s->place, k, 0, 0));
 }
 
+/* Nothing is cut: weights are added up by pieces, and written nowhere but where the draw falls. */
+static bool is_whole(const struct nsv_draw *d)
+{
+	const struct nsv_params *p = d->in->params;
+
+	return top_k_of(d) == 0 && p->min_p <= 0 && p->top_p >= 1 && p->typical_p >= 1;
+}
+
+/* Of a span of n, that there are no more than NSV_SCAN_BUCKETS. */
+static uint32_t piece_len(uint32_t n)
+{
+	return (uint32_t)nsv_max(PIECE, n / NSV_SCAN_BUCKETS + 1);
+}
+
+/* The sums of a member's pieces. */
+static double *pieces_of(const struct nsv_draw *d, uint32_t index)
+{
+	return d->s->mass + (size_t)index * NSV_SCAN_BUCKETS;
+}
+
+static double weigh_pieces(const struct nsv_draw *d)
+{
+	uint32_t n = nsv_draw_span_len(d), len = piece_len(n), i = 0;
+	double *piece = pieces_of(d, d->part->index), sum = 0;
+
+	for (uint32_t at = 0; at < n; at += len, i++) {
+		piece[i] = d->scan->weigh(d->x + d->begin + at, (uint32_t)nsv_min(n - at, len),
+			&d->scale, NULL);
+		sum += piece[i];
+	}
+	return sum;
+}
+
 static void weigh(struct nsv_draw *d)
 {
 	if (d->is_weighed)
 		return;
+	if (is_whole(d)) {
+		d->span_total = weigh_pieces(d);
+		d->total = nsv_draw_add_sums(d, d->span_total);
+		return;
+	}
 	d->total = nsv_draw_add_sums(d, d->scan->weigh(d->x + d->begin, nsv_draw_span_len(d),
 						&d->scale, d->s->weight + d->begin));
 }
@@ -501,15 +540,30 @@ static void cut_typical(struct nsv_draw *d)
 	apply_cut(d, key, nsv_draw_find_cut(d, &by_nearness, fmax(typical_p * d->total, DBL_MIN)));
 }
 
+/* In the span of a member that begins and ends there: the piece in which the sum exceeds the goal,
+ * whose weights are then written. */
+static void find_piece(struct nsv_draw *d, uint32_t index, double goal, double *sum,
+	uint32_t *begin, uint32_t *end)
+{
+	const double *piece = pieces_of(d, index);
+	uint32_t len = piece_len(*end - *begin);
+
+	for (; *end - *begin > len && *sum + *piece <= goal; *begin += len)
+		*sum += *piece++;
+	*end = (uint32_t)nsv_min(*end, *begin + len);
+	d->scan->weigh(d->x + *begin, *end - *begin, &d->scale, d->s->weight + *begin);
+}
+
 static void draw(struct nsv_draw *d)
 {
 	double goal = nsv_uniform(d->in->seed, d->in->branch, d->in->position) * d->total;
 	const float *w = d->s->weight;
-	struct nsv_sample_share mine = {0};
+	struct nsv_sample_share mine = {.sum = d->span_total};
+	bool whole = is_whole(d);
 	uint32_t i = 0, begin, end;
 	double sum = 0;
 
-	if (d->part->count > 1)
+	if (d->part->count > 1 && !whole)
 		mine.sum = d->scan->sum(w + d->begin, nsv_draw_span_len(d));
 	const struct nsv_sample_share *slots = nsv_draw_meet(d, &mine);
 	for (; i + 1 < d->part->count && sum + slots[i].sum <= goal; i++)
@@ -518,6 +572,8 @@ static void draw(struct nsv_draw *d)
 	leave(d);
 	if (d->gone)
 		return;
+	if (whole)
+		find_piece(d, i, goal, &sum, &begin, &end);
 	begin += d->scan->find(w + begin, end - begin, sum, goal);
 	d->token = d->id ? d->id[begin] : (int32_t)begin;
 }

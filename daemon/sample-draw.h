@@ -25,6 +25,7 @@ struct nsv_draw {
 	float span;   /* all that have a weight lie within it below the largest */
 	bool is_weighed, has_top_p; /* the head: that is done already */
 	double total; /* of s->weight (n) */
+	double span_total; /* where nothing is cut, of the weights of this member's span */
 	int32_t token;
 };
 
