@@ -114,15 +114,26 @@ static bool begin_round(struct nsv_region *region)
 	return true;
 }
 
-/* The next piece as huge pages, whatever the machine's setting for shared memory is, short of
- * "deny". */
+/* Huge pages in place of what is there, whatever the machine's setting for shared memory is, short
+ * of "deny". Each place is touched first: Linux 6.1 joins one that is in no page table, calls that
+ * -EINVAL all the same and leaves out those after it. */
+static int join(const struct nsv_region *region, size_t off, size_t len)
+{
+	char *map = region->map;
+
+	for (size_t at = off; at < off + len; at += NSV_HUGE_PAGE)
+		(void)*(volatile const char *)(map + at);
+	return madvise(map + off, len, MADV_COLLAPSE) < 0 ? -errno : 0;
+}
+
+/* The next piece. Every place has something. */
 bool nsv_region_join(struct nsv_region *region)
 {
 	if (region->n_joined == whole_len(region) && !begin_round(region))
 		return false;
 	size_t len = nsv_min(whole_len(region) - region->n_joined, HUGE_PIECE);
-	int ret = madvise((char *)region->map + region->n_joined, len, MADV_COLLAPSE);
-	if (ret < 0 && errno != EAGAIN)
+	int ret = join(region, region->n_joined, len);
+	if (ret < 0 && ret != -EAGAIN)
 		return false;
 	region->has_missed |= ret < 0;
 	region->n_joined += len;
@@ -166,8 +177,7 @@ int nsv_region_allocate_huge(
 
 	if (begin_places(region, begin, end))
 		for (size_t at = begin; at < end; at += HUGE_PIECE)
-			(void)madvise((char *)region->map + at, nsv_min(end - at, HUGE_PIECE),
-				MADV_COLLAPSE);
+			(void)join(region, at, nsv_min(end - at, HUGE_PIECE));
 	return nsv_region_allocate(region, off, len, err);
 }
 

@@ -65,7 +65,7 @@ regions() {
 	where $(($(shared 0) - before0)) $(($(shared 1) - before1))
 }
 
-# KiB of it in huge pages, of which this kernel makes now many, now few.
+# KiB of it in huge pages.
 huge() {
 	awk '$3 == "ShmemHugePages:" { print $4 }' /sys/devices/system/node/node"$1"/meminfo
 }
@@ -126,6 +126,8 @@ expect weights "$(weights)" both
 expect "all regions" "$(regions)" both
 joined
 expect "huge pages" "$(where "$(huge 0)" "$(huge 1)" 8192)" both
+expect "most of the KV pool in huge pages" \
+	"$([ $(($(huge 0) + $(huge 1))) -gt 100000 ] && echo yes)" yes
 expect "engine's processors" "$(stays nsv-engine)" 0-1
 expect "a member's" "$(stays nsv-work/1)" 0-1
 expect "a member's" "$(stays nsv-work/2)" 2-3
