@@ -268,7 +268,8 @@ template <typename E, int D> struct entry_merger {
 		return __shfl_sync(~0u, is_last ? (uint32_t)(before >> 32) : 0, 0);
 	}
 
-	template <typename B> __device__ __forceinline__ void run_by(int32_t index, int32_t n_run) const
+	template <typename B>
+	__device__ __forceinline__ void run_by(int32_t index, int32_t n_run) const
 	{
 		unsigned long long before = lane == 0 ? atomicAdd(state, n) : 0;
 		uint32_t slices = own_slices(index, n_run);
