@@ -1,10 +1,13 @@
 /* Times paged attention: decode over the 35 shapes of the field's comparison, cold L2, and causal
  * prefill over 12.
  *
- *     attention [filter] [zeros]      a JSON line a row: shape, time, and bytes or operations
+ *     attention [filter] [random|zeros] [launches]
+ *                         a JSON line a row: shape, time, and bytes or operations
  *
  * With `zeros` that is what q, K and V are: long rows of prefill are then faster by what the power
- * limit costs on data.
+ * limit costs on data. `launches` is how many launches of prefill a replay has [5]: that limit acts
+ * after some tens of milliseconds, so rows of 8,192 tokens are told apart from a peer's only by
+ * replays that are long beside that.
  *
  * As the peers are timed (tests/bench/attention.py): a CUDA graph of many launches, each over
  * another copy of the cache until more than 256 MB have passed, the median of nine replays. The
@@ -14,6 +17,7 @@
 #include <algorithm>
 #include <math.h>
 #include <random>
+#include <stdlib.h>
 #include <string.h>
 #include <vector>
 
@@ -31,6 +35,7 @@ static const uint32_t prefill_batches[][2] = {{1, 1024}, {1, 8192}, {1, 32768}, 
 static constexpr size_t COLD = (size_t)256 << 20;
 static constexpr uint32_t BLOCK = 16;
 static bool is_zero; /* q, K and V are zeros */
+static int prefill_launches = 5; /* a replay */
 
 struct rig {
 	nsv_attn_shape shape;
@@ -164,7 +169,7 @@ static void time_prefill(
 {
 	rig g = open_rig(cuda, mem, r, b[0], b[1], b[1], heads_first);
 	double ops = 2.0 * b[0] * b[1] * b[1] * r.n_head * r.head_dim, plan = time_plan(g);
-	double us = time_run(g, v_offset(r, heads_first), 5);
+	double us = time_run(g, v_offset(r, heads_first), prefill_launches);
 	print_row(r, b, "prefill", heads_first, us, plan);
 	printf("\"ops\": %.0f, \"tflop_s\": %.0f}\n", ops, ops / us / 1e6);
 	nsv_cuda_attn_free(g.attn);
@@ -219,6 +224,8 @@ int main(int argc, char **argv)
 	arena mem;
 	const char *filter = argc > 1 ? argv[1] : "";
 	is_zero = argc > 2 && !strcmp(argv[2], "zeros");
+	if (argc > 3)
+		prefill_launches = std::max(1, atoi(argv[3]));
 	if (nsv_cuda_open(0, &cuda, &err) < 0)
 		fail(err);
 	setvbuf(stdout, nullptr, _IONBF, 0);
