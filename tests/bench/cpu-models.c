@@ -22,7 +22,7 @@
 struct subject {
 	struct nsv_report *r;
 	const char *threads;
-	const struct limits *limits;
+	struct nsv_team *team; /* that reads memory beside decoding; NULL: none does */
 	char path[512], name[32];
 	struct nsv_client *client;
 	double prefill, decode; /* targets of the ratios to llama.cpp */
@@ -74,15 +74,22 @@ static struct measured prefill_rate(struct nsv_client *client, uint32_t n)
 	return of_rounds(rate, N_ROUND);
 }
 
-/* n_round: up to N_ROUND. */
-static struct measured decode_rate(struct nsv_client *client, uint32_t n_prompt, size_t n_round)
+/* n_round: up to N_ROUND. With a team, ret_read is what it reads a second, measured after each round
+ * alike: on a shared machine what memory gives changes within seconds. */
+static struct measured decode_rate(
+	const struct subject *s, uint32_t n_prompt, size_t n_round, double *ret_read)
 {
-	double rate[N_ROUND];
+	double rate[N_ROUND], read[N_ROUND] = {0};
 
 	for (size_t i = 0; i < n_round; i++) {
-		ask_random(client, n_prompt, N_DECODE + 1);
+		struct limits now = {0};
+		ask_random(s->client, n_prompt, N_DECODE + 1);
 		rate[i] = N_DECODE * 1e9 / (double)answer.result.decode_ns;
+		if (s->team)
+			measure_read(s->team, &now);
+		read[i] = now.read;
 	}
+	*ret_read = of_rounds(read, n_round).median;
 	return of_rounds(rate, n_round);
 }
 
@@ -216,18 +223,22 @@ static void add_time(const struct subject *s, const char *what, const char *unit
 }
 
 /* Tokens a second that reading weights and a history of so many tokens allows; 0: not known. */
-static double decode_limit(const struct subject *s, double n_history)
+static double decode_limit(const struct subject *s, double read, double n_history)
 {
 	double weights = (double)nsv_ask_status(s->client, "memory.weights");
 	double token = (double)nsv_ask_status(s->client, "kv.token_bytes");
 
-	return s->limits->read / (weights + n_history * token);
+	return read / (weights + n_history * token);
 }
 
-static void add_decode(const struct subject *s)
+/* After a prompt of n tokens. */
+static void add_decode(const struct subject *s, const char *what, uint32_t n, size_t n_round,
+	double peer, double target)
 {
-	add_rate(s, "decode 128, one stream", decode_rate(s->client, 5, N_ROUND),
-		decode_limit(s, 69), nsv_peer_rate(s->path, s->threads, 0, N_DECODE, 0), s->decode);
+	double read;
+	struct measured m = decode_rate(s, n, n_round, &read);
+
+	add_rate(s, what, m, decode_limit(s, read, n + N_DECODE / 2.0), peer, target);
 }
 
 static void add_prefill(const struct subject *s, uint32_t n, double target)
@@ -252,7 +263,8 @@ static void add_batch(const struct subject *s, uint32_t n, double target)
 
 static void add_short(const struct subject *s)
 {
-	add_decode(s);
+	add_decode(s, "decode 128, one stream", 5, N_ROUND,
+		nsv_peer_rate(s->path, s->threads, 0, N_DECODE, 0), s->decode);
 	add_prefill(s, 512, s->prefill);
 }
 
@@ -262,10 +274,8 @@ static void add_full(const struct subject *s)
 	add_prefill(s, 2048, 5);
 	add_batch(s, 8, 4);
 	add_batch(s, 32, 6);
-	add_rate(s, "decode 128 after 100", decode_rate(s->client, 100, N_ROUND),
-		decode_limit(s, 164), 0, 0);
-	add_rate(s, "decode 128 after 7,000", decode_rate(s->client, 7000, 1),
-		decode_limit(s, 7064), 0, 0);
+	add_decode(s, "decode 128 after 100", 100, N_ROUND, 0, 0);
+	add_decode(s, "decode 128 after 7,000", 7000, 3, 0, 0);
 	add_time(s, "first token of a 5-token prompt", "ms", first_token_ms(s->client), 12);
 	add_time(s, "ping, through the library", "us", ping_us(s->client), 0);
 }
@@ -338,12 +348,10 @@ static void measure_beside(const struct subject *first, const char *file, const 
 		printf("%s is not there\n", file);
 }
 
-static struct subject first_subject(
-	struct nsv_report *r, const char *threads, const struct limits *limits)
+static struct subject first_subject(struct nsv_report *r, const char *threads)
 {
 	struct subject s = {.r = r,
 		.threads = threads,
-		.limits = limits,
 		.name = "smollm2",
 		.decode = 1.6,
 		.prefill = 6};
@@ -354,13 +362,16 @@ static struct subject first_subject(
 	return s;
 }
 
-void report_models(struct nsv_report *r, const char *threads, const struct limits *limits)
+void report_models(struct nsv_report *r, const char *threads)
 {
-	struct subject s = first_subject(r, threads, limits);
+	struct subject s = first_subject(r, threads);
 
+	if (nsv_team_new((uint32_t)atoi(threads), &s.team) < 0)
+		die("no team of threads");
 	measure(&s, add_full, 0.25);
 	measure_beside(&s, "qwen2.5-coder-0.5b-instruct-q4_k_m.gguf", "qwen2.5");
 	measure_beside(&s, "gemma-3-270m-q4_k_m.gguf", "gemma3");
+	nsv_team_free(s.team);
 }
 
 /* ---- Clients that wait, and that poll */
@@ -370,13 +381,14 @@ static void measure_polling(struct subject s, const char *threads, const char *n
 {
 	struct nsv_test_daemon d;
 	char what[64];
+	double read;
 
 	s.threads = threads;
 	start(&d, &s, 1);
 	s.client = open_session(d.socket);
 	ask_random(s.client, 512, 32);
 	snprintf(what, sizeof(what), "decode 128, %s", name);
-	add_rate(&s, what, decode_rate(s.client, 5, N_ROUND), 0, 0, 0);
+	add_rate(&s, what, decode_rate(&s, 5, N_ROUND, &read), 0, 0, 0);
 	snprintf(what, sizeof(what), "decode 128, %s, polled", name);
 	add_rate(&s, what, decode_rate_polling(s.client), 0, 0, 0);
 	nsv_client_close(s.client);
@@ -387,8 +399,7 @@ static void measure_polling(struct subject s, const char *threads, const char *n
  * the daemon finds best. */
 void report_polling(struct nsv_report *r, const char *threads)
 {
-	const struct limits none = {0};
-	struct subject s = first_subject(r, threads, &none);
+	struct subject s = first_subject(r, threads);
 	int n = atoi(threads);
 
 	for (int i = n; i >= 1 && i >= n - 1; i--) {

@@ -175,10 +175,11 @@ static void add_isas(struct nsv_report *r, struct nsv_team *team, const struct n
 		die(err.text);
 }
 
-void report_kernels(struct nsv_report *r, uint32_t n_thread, struct limits *ret)
+void report_kernels(struct nsv_report *r, uint32_t n_thread)
 {
 	const struct nsv_backend *b = NULL;
 	struct picture *pic = picture_new();
+	struct limits l = {0};
 	struct nsv_team *team = NULL;
 	struct nsv_err err = {""};
 
@@ -187,19 +188,19 @@ void report_kernels(struct nsv_report *r, uint32_t n_thread, struct limits *ret)
 	if (nsv_team_new(n_thread, &team) < 0)
 		die("no team of threads");
 	printf("%s, %u threads\n", b->isa(), n_thread);
-	measure_limits(team, ret);
-	add_limits(r, ret);
+	measure_limits(team, &l);
+	add_limits(r, &l);
 	/* What a shared machine allows changes: the most that was seen counts. */
-	add_products(r, pic, team, b, ret);
-	add_bf16_products(r, pic, team, b, ret);
-	measure_read(team, ret);
-	add_types(r, pic, team, b, ret);
-	add_isas(r, team, b, ret);
-	measure_read(team, ret);
-	add_attention(r, pic, team, b, ret);
-	measure_read(team, ret);
-	add_rows(r, pic, team, b, ret);
-	measure_limits(team, ret);
+	add_products(r, pic, team, b, &l);
+	add_bf16_products(r, pic, team, b, &l);
+	measure_read(team, &l);
+	add_types(r, pic, team, b, &l);
+	add_isas(r, team, b, &l);
+	measure_read(team, &l);
+	add_attention(r, pic, team, b, &l);
+	measure_read(team, &l);
+	add_rows(r, pic, team, b, &l);
+	measure_limits(team, &l);
 	nsv_team_free(team);
-	picture_draw(pic, ret, b->isa(), n_thread);
+	picture_draw(pic, &l, b->isa(), n_thread);
 }

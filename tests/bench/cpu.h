@@ -63,12 +63,12 @@ void picture_draw(struct picture *p, const struct limits *l, const char *isa, ui
 /* ---- cpu-roofline.c */
 
 /* Measures the kernels, reports them and draws the picture. */
-void report_kernels(struct nsv_report *r, uint32_t n_thread, struct limits *ret);
+void report_kernels(struct nsv_report *r, uint32_t n_thread);
 
 /* ---- cpu-models.c */
 
 /* The default model in full, then the others that are there. `threads` of both sides. */
-void report_models(struct nsv_report *r, const char *threads, const struct limits *limits);
+void report_models(struct nsv_report *r, const char *threads);
 /* Counts of threads beside a client that waits, and one that polls. */
 void report_polling(struct nsv_report *r, const char *threads);
 
