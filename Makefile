@@ -124,7 +124,7 @@ $(B)/fuzz/%: $(B)/obj/tests/fuzz/%.o $(call obj,tests/tools/gguf_write.c $(CLIEN
 # ---- What people type
 MODEL := $(shell echo $${XDG_CACHE_HOME:-$$HOME/.cache})/nanoserve/models/SmolLM2-135M-Instruct.Q4_1.gguf
 
-.PHONY: all kills demo model check check-tests check-asan check-tsan check-valgrind check-arm check-numa check-abi check-includes update-abi lint format fuzz soak soak-model chaos bench cuda install help clean
+.PHONY: all kills demo model tests check check-tests check-asan check-tsan check-valgrind check-arm check-numa check-abi check-includes update-abi lint format fuzz soak soak-model chaos bench cuda install help clean
 
 demo: ## install what is missing, build, fetch the default model, answer a prompt
 	@tests/tools/install-deps.sh build
@@ -144,6 +144,8 @@ BUSY_TESTS := $(addprefix $(B)/tests/integration/test_,model_% serve engine bran
 run_tests = tests/tools/run-tests.sh $(filter-out $(BUSY_TESTS),$(1)) -- $(filter $(BUSY_TESTS),$(1))
 
 TESTS ?= $(UNIT_BIN)
+tests: all $(UNIT_BIN) ## build all test programs
+
 check-tests: all $(TESTS) check-abi check-includes
 	@tests/tools/check-man.sh
 	@$(call run_tests,$(TESTS))
