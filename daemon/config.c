@@ -6,6 +6,7 @@
 #include <stddef.h>
 #include <string.h>
 
+#include "daemon/file.h"
 #include "daemon/sched.h"
 #include "kernels/team.h"
 #include "shm/version.h"
@@ -255,27 +256,12 @@ int nsv_config_parse(struct nsv_config *c, const char *text, size_t len, struct 
 	return ret;
 }
 
-/* The whole of a file; -EFBIG: it is longer than `cap` - 1 bytes. */
-static int read_file(const char *path, char *buf, size_t cap, size_t *ret_len)
-{
-	FILE *f = fopen(path, "re");
-
-	if (!f)
-		return -errno;
-	size_t len = fread(buf, 1, cap, f);
-	int ret = ferror(f) ? -EIO : len == cap ? -EFBIG : 0;
-	fclose(f);
-	if (ret == 0)
-		*ret_len = len;
-	return ret;
-}
-
 static int parse_file(struct nsv_config *c, const char *path, struct nsv_err *err)
 {
 	char *text = malloc(MAX_FILE_LEN);
 	struct nsv_err why = {"out of memory"};
 	size_t len = 0;
-	int ret = text ? read_file(path, text, MAX_FILE_LEN, &len) : -ENOMEM;
+	int ret = text ? nsv_file_read(path, text, MAX_FILE_LEN, &len) : -ENOMEM;
 
 	if (ret < 0)
 		nsv_fail(err, ret, "config %s: %s", path, strerror(-ret));

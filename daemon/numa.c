@@ -6,6 +6,7 @@
 #include <string.h>
 #include <sys/syscall.h>
 
+#include "daemon/file.h"
 #include "daemon/log.h"
 
 #define MAX_TEXT (256u << 10) /* a list of 8,192 processors, every second one */
@@ -64,28 +65,15 @@ static int parse_list(const char *text, unsigned long *set, unsigned long limit)
 
 /* ---- What the kernel says */
 
-static int read_text(const char *path, char *buf)
-{
-	FILE *f = fopen(path, "re");
-
-	if (!f)
-		return -errno;
-	size_t n = fread(buf, 1, MAX_TEXT, f);
-	int ret = ferror(f) ? -EIO : n == MAX_TEXT ? -EFBIG : 0;
-	fclose(f);
-	if (ret == 0)
-		buf[n] = '\0';
-	return ret;
-}
-
 /* A file that is a list. `buf` has room for MAX_TEXT. */
 static int read_list(const char *folder, const char *name, char *buf, unsigned long *set,
 	unsigned long limit, struct nsv_err *err)
 {
 	char path[512];
+	size_t len;
 
 	snprintf(path, sizeof(path), "%s/%s", folder, name);
-	int ret = read_text(path, buf);
+	int ret = nsv_file_read(path, buf, MAX_TEXT, &len);
 	if (ret == 0)
 		ret = parse_list(buf, set, limit);
 	return ret < 0 ? nsv_fail(err, ret, "%s: %s", path, strerror(-ret)) : 0;
@@ -116,11 +104,12 @@ static int read_allowed(
 	const struct nsv_numa_source *from, char *buf, struct allowed *a, struct nsv_err *err)
 {
 	unsigned long given[NSV_NUMA_WORDS(NSV_NUMA_NODES)] = {0};
+	size_t len;
 	int ret = read_list(from->nodes, "online", buf, a->online, NSV_NUMA_NODES, err);
 
 	if (ret < 0)
 		return ret;
-	ret = read_text(from->status, buf);
+	ret = nsv_file_read(from->status, buf, MAX_TEXT, &len);
 	if (ret < 0)
 		return nsv_fail(err, ret, "%s: %s", from->status, strerror(-ret));
 	ret = find_list(buf, "Cpus_allowed_list:", a->cpus, NSV_NUMA_CPUS, err);
