@@ -130,6 +130,15 @@ static void on_signal(struct nsv_source *src, enum nsv_event event, int res, con
 
 /* ---- Connections */
 
+/* Unless it runs already: whoever it calls says that it no longer does. */
+static void arm(struct nsv_server *s, struct nsv_source *timer, bool *is_armed, uint64_t ns)
+{
+	if (*is_armed)
+		return;
+	*is_armed = true;
+	nsv_source_timer(s->loop, timer, ns);
+}
+
 static void on_accept(struct nsv_source *src, enum nsv_event event, int res, const void *data)
 {
 	struct nsv_server *s = NSV_CONTAINER_OF(src, struct nsv_server, listen_src);
@@ -146,10 +155,7 @@ static void on_accept(struct nsv_source *src, enum nsv_event event, int res, con
 		return;
 	s->accept_failed = false;
 	nsv_session_new(s, res);
-	if (!s->hello_timer_armed) {
-		s->hello_timer_armed = true;
-		nsv_source_timer(s->loop, &s->hello_timer, HELLO_CHECK_NS);
-	}
+	arm(s, &s->hello_timer, &s->hello_timer_armed, HELLO_CHECK_NS);
 }
 
 static void on_accept_timer(struct nsv_source *src, enum nsv_event event, int res, const void *data)
@@ -174,9 +180,9 @@ static void on_hello_timer(struct nsv_source *src, enum nsv_event event, int res
 		next = se->next;
 		nsv_session_check_deadline(se, now);
 	}
-	s->hello_timer_armed = s->n_hello > 0;
-	if (s->hello_timer_armed)
-		nsv_source_timer(s->loop, &s->hello_timer, HELLO_CHECK_NS);
+	s->hello_timer_armed = false;
+	if (s->n_hello > 0)
+		arm(s, &s->hello_timer, &s->hello_timer_armed, HELLO_CHECK_NS);
 }
 
 /* ---- Vaults */
@@ -207,10 +213,8 @@ static void on_tend_timer(struct nsv_source *src, enum nsv_event event, int res,
 
 void nsv_server_tend_vaults(struct nsv_server *s)
 {
-	if (s->tend_timer_armed || nsv_vaults_n_dead(&s->vaults) == 0)
-		return;
-	s->tend_timer_armed = true;
-	nsv_source_timer(s->loop, &s->tend_timer, TEND_NS);
+	if (nsv_vaults_n_dead(&s->vaults) > 0)
+		arm(s, &s->tend_timer, &s->tend_timer_armed, TEND_NS);
 }
 
 /* ---- Sessions dropped without a name */
@@ -241,10 +245,7 @@ static void on_drops_timer(struct nsv_source *src, enum nsv_event event, int res
 
 void nsv_server_tell_drops(struct nsv_server *s)
 {
-	if (s->drops_timer_armed)
-		return;
-	s->drops_timer_armed = true;
-	nsv_source_timer(s->loop, &s->drops_timer, TELL_NS);
+	arm(s, &s->drops_timer, &s->drops_timer_armed, TELL_NS);
 }
 
 /* ---- Messages from the engine and the workers */
