@@ -22,7 +22,7 @@
 struct subject {
 	struct nsv_report *r;
 	const char *threads;
-	struct nsv_team *team; /* that reads memory beside decoding; NULL: none does */
+	struct nsv_team *team; /* that reads memory beside decoding; NULL where none does */
 	char path[512], name[32];
 	struct nsv_client *client;
 	double prefill, decode; /* targets of the ratios to llama.cpp */
@@ -74,22 +74,23 @@ static struct measured prefill_rate(struct nsv_client *client, uint32_t n)
 	return of_rounds(rate, N_ROUND);
 }
 
-/* n_round: up to N_ROUND. With a team, ret_read is what it reads a second, measured after each round
- * alike: on a shared machine what memory gives changes within seconds. */
+/* n_round: up to N_ROUND. ret_read: NULL, or what the team reads a second, measured after each round:
+ * on a shared machine what memory gives changes within seconds. */
 static struct measured decode_rate(
 	const struct subject *s, uint32_t n_prompt, size_t n_round, double *ret_read)
 {
-	double rate[N_ROUND], read[N_ROUND] = {0};
+	double rate[N_ROUND], read[N_ROUND];
 
 	for (size_t i = 0; i < n_round; i++) {
 		struct limits now = {0};
 		ask_random(s->client, n_prompt, N_DECODE + 1);
 		rate[i] = N_DECODE * 1e9 / (double)answer.result.decode_ns;
-		if (s->team)
+		if (ret_read)
 			measure_read(s->team, &now);
 		read[i] = now.read;
 	}
-	*ret_read = of_rounds(read, n_round).median;
+	if (ret_read)
+		*ret_read = of_rounds(read, n_round).median;
 	return of_rounds(rate, n_round);
 }
 
@@ -222,7 +223,7 @@ static void add_time(const struct subject *s, const char *what, const char *unit
 				     .less_is_more = true});
 }
 
-/* Tokens a second that reading weights and a history of so many tokens allows; 0: not known. */
+/* Tokens a second that reading weights and a history of so many tokens allows. */
 static double decode_limit(const struct subject *s, double read, double n_history)
 {
 	double weights = (double)nsv_ask_status(s->client, "memory.weights");
@@ -381,14 +382,13 @@ static void measure_polling(struct subject s, const char *threads, const char *n
 {
 	struct nsv_test_daemon d;
 	char what[64];
-	double read;
 
 	s.threads = threads;
 	start(&d, &s, 1);
 	s.client = open_session(d.socket);
 	ask_random(s.client, 512, 32);
 	snprintf(what, sizeof(what), "decode 128, %s", name);
-	add_rate(&s, what, decode_rate(&s, 5, N_ROUND, &read), 0, 0, 0);
+	add_rate(&s, what, decode_rate(&s, 5, N_ROUND, NULL), 0, 0, 0);
 	snprintf(what, sizeof(what), "decode 128, %s, polled", name);
 	add_rate(&s, what, decode_rate_polling(s.client), 0, 0, 0);
 	nsv_client_close(s.client);
