@@ -209,7 +209,6 @@ template <typename E, int D> struct slice_fold {
 		put();
 		return true;
 	}
-
 };
 
 /* A warp's part of an item: its slices, and those that others have given up if it is counted
