@@ -167,6 +167,8 @@ static bool has_name(pid_t pid, const char *thread, const char *name)
 	return has;
 }
 
+/* A thread names itself, some time after it began; and what reads the folder may find its end where
+ * another thread ends. */
 static pid_t find_thread(pid_t pid, const char *name)
 {
 	char path[64];
@@ -185,9 +187,10 @@ static pid_t find_thread(pid_t pid, const char *name)
 
 pid_t nsv_proc_hold_thread(pid_t pid, const char *name)
 {
-	pid_t thread = find_thread(pid, name);
+	pid_t thread;
 
-	if (thread < 0 || ptrace(PTRACE_SEIZE, thread, NULL, NULL) < 0)
+	if (!NSV_WAIT_FOR((thread = find_thread(pid, name)) >= 0) ||
+		ptrace(PTRACE_SEIZE, thread, NULL, NULL) < 0)
 		return -1;
 	if (ptrace(PTRACE_INTERRUPT, thread, NULL, NULL) < 0 ||
 		waitpid(thread, NULL, __WALL) != thread) {

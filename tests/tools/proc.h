@@ -20,8 +20,8 @@ long nsv_proc_switches(pid_t pid);
 bool nsv_proc_waits_in(pid_t pid, long syscall);
 /* Sends a signal that it catches, and waits until it has caught it and waits in the system call. */
 bool nsv_proc_takes(pid_t pid, int signal_number, long syscall);
-/* Stops one thread of a child, which has that name and no other has; the others go on. Its id, or
- * -1. The caller's thread is the one to let it go again. */
+/* Waits for one thread of a child, which has that name and no other has, and stops it; the others go
+ * on. Its id, or -1. The caller's thread is the one to let it go again. */
 pid_t nsv_proc_hold_thread(pid_t pid, const char *name);
 void nsv_proc_let_go(pid_t thread);
 
