@@ -378,8 +378,8 @@ int main(void)
 	struct nsv_report r;
 	int n_cpu = find_cpus();
 
+	start_daemons(); /* before this process has one CPU alone: they would not spin either */
 	pin(getpid(), 0);
-	start_daemons();
 	take_all(n_cpu);
 	print_distributions();
 	measure_sessions(&sessions);
