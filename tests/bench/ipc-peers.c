@@ -15,6 +15,7 @@
 #include "shm/clock.h"
 #include "shm/ring.h"
 #include "tests/bench/ipc.h"
+#include "tests/tools/proc.h"
 
 /* ---- Placing */
 
@@ -91,7 +92,7 @@ void spin_ns(uint64_t ns)
 
 pid_t begin_other(enum mode mode, void (*fn)(int fd, void *arg), int fd, void *arg)
 {
-	pid_t pid = fork();
+	pid_t pid = nsv_proc_fork();
 
 	if (pid < 0)
 		die("fork");

@@ -10,6 +10,7 @@
 #include <cmocka.h>
 
 #include "tests/tools/ask.h"
+#include "tests/tools/proc.h"
 #include "tests/tools/rnd.h"
 #include "tests/tools/serve.h"
 #include "tests/tools/service.h"
@@ -254,7 +255,7 @@ static void test_in_the_time_given(void **state)
 
 	nsv_serve(&served, "{}");
 	struct stream s = begin_stream(served.daemon.socket);
-	pid_t pid = fork();
+	pid_t pid = nsv_proc_fork();
 	if (pid == 0)
 		_exit(nanoserve("--timeout=3", err, NSV_PAGE));
 	assert_true(NSV_WAIT_FOR(nsv_test_daemon_logged(&served.daemon, ": drain")));

@@ -549,7 +549,7 @@ static void test_a_stopped_client_holds_nobody_up(void **state)
 	(void)state;
 
 	nsv_serve(&served, "{}");
-	pid_t pid = fork();
+	pid_t pid = nsv_proc_fork();
 	if (pid == 0)
 		_exit(submit_and_stop(NULL));
 	assert_int_equal(waitpid(pid, &status, WUNTRACED), pid);

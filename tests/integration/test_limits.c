@@ -197,7 +197,7 @@ static void test_no_descriptor_for_a_connection(void **state)
 {
 	(void)state;
 
-	pid_t pid = fork();
+	pid_t pid = nsv_proc_fork();
 	if (pid == 0)
 		_exit(run_out(NULL));
 	assert_int_equal(nsv_user_end(pid), 0);

@@ -22,7 +22,7 @@
 
 static pid_t start(void (*run)(const char *socket), const char *socket)
 {
-	pid_t pid = fork();
+	pid_t pid = nsv_proc_fork();
 
 	if (pid == 0) {
 		prctl(PR_SET_PDEATHSIG, SIGKILL);

@@ -11,6 +11,7 @@
 
 #include "tests/tools/ask.h"
 #include "tests/tools/daemon.h"
+#include "tests/tools/proc.h"
 #include "tests/tools/rnd.h"
 #include "tests/tools/tiny.h"
 #include "tests/tools/users.h"
@@ -74,7 +75,7 @@ static int ask(void)
 static int as(const struct person *p)
 {
 	fflush(stdout);
-	pid_t pid = fork();
+	pid_t pid = nsv_proc_fork();
 	if (pid == 0)
 		_exit(setgroups(p->n_group, p->groups) < 0 ||
 					setresgid(p->gid, p->gid, p->gid) < 0 ||

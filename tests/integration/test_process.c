@@ -67,7 +67,7 @@ static void test_an_unreadable_model(void **state)
 	int log[2];
 	assert_int_equal(pipe(log), 0);
 	int exe = open(nsv_test_program("nanoserved"), O_RDONLY);
-	pid_t pid = fork();
+	pid_t pid = nsv_proc_fork();
 	if (pid == 0) {
 		char *argv[] = {"nanoserved", "--model", nsv_tiny_path, "--socket",
 			"/tmp/nanoserve-none.sock", NULL};
@@ -126,7 +126,7 @@ static void test_a_socket_is_served_once(void **state)
 	waitpid(d.pid, NULL, 0);
 	assert_int_equal(access(d.socket, F_OK), 0);
 	struct nsv_test_daemon next = d;
-	next.pid = fork();
+	next.pid = nsv_proc_fork();
 	if (next.pid == 0) {
 		execl(second[0], second[0], "--model", nsv_tiny_path, "--socket", d.socket,
 			(char *)NULL);

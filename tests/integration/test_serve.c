@@ -12,6 +12,7 @@
 
 #include "tests/tools/ask.h"
 #include "tests/tools/daemon.h"
+#include "tests/tools/proc.h"
 
 #define N_CLIENT 8
 
@@ -158,7 +159,7 @@ static void test_eight_processes_get_what_they_get_alone(void **state)
 	for (int i = 0; i < N_CLIENT; i++)
 		ask_one(served.socket, i, &alone[i]);
 	for (int i = 0; i < N_CLIENT; i++) {
-		pids[i] = fork();
+		pids[i] = nsv_proc_fork();
 		if (pids[i] == 0) {
 			ask_one(served.socket, i, &together[i]);
 			_exit(0);
@@ -225,7 +226,7 @@ static void test_a_killed_client_frees_what_it_held(void **state)
 	long long total = nsv_ask_status(watcher, "blocks.total");
 	assert_true(nsv_ask_status_until(watcher, "blocks.free", total));
 	assert_int_equal(pipe(ready), 0);
-	pid_t pid = fork();
+	pid_t pid = nsv_proc_fork();
 	if (pid == 0) {
 		prctl(PR_SET_PDEATHSIG, SIGKILL); /* a failed test leaves nobody behind */
 		struct nsv_client *client = nsv_ask_open(served.socket);

@@ -17,6 +17,7 @@
 #include "shm/ring.h"
 #include "tests/tools/ask.h"
 #include "tests/tools/daemon.h"
+#include "tests/tools/proc.h"
 #include "tests/tools/tiny.h"
 
 #define N_TOKEN 10000u
@@ -123,7 +124,7 @@ static bool attach(struct tracer *t, pid_t to)
 	snprintf(pid, sizeof(pid), "%d", (int)to);
 	if (pipe2(fds, O_CLOEXEC) < 0)
 		return false;
-	t->pid = fork();
+	t->pid = nsv_proc_fork();
 	if (t->pid == 0) {
 		prctl(PR_SET_PDEATHSIG, SIGINT);
 		dup2(fds[1], STDERR_FILENO);
@@ -219,7 +220,7 @@ static void test_a_token_costs_no_system_call(void **state)
 		print_message("skipped: on one CPU a client sleeps instead of spinning\n");
 		skip();
 	}
-	pid_t client = fork();
+	pid_t client = nsv_proc_fork();
 	if (client == 0)
 		be_the_client();
 	wait_for(&turns->ready);

@@ -23,6 +23,7 @@
 #include "shm/clock.h"
 #include "tests/tools/ask.h"
 #include "tests/tools/daemon.h"
+#include "tests/tools/proc.h"
 #include "tests/tools/raw.h"
 #include "tests/tools/tiny.h"
 #include "tests/tools/wait.h"
@@ -555,7 +556,7 @@ struct tally {
 
 static void begin_life(struct place *p, uint64_t seed)
 {
-	p->pid = fork();
+	p->pid = nsv_proc_fork();
 	if (p->pid == 0)
 		_exit(live(seed));
 	p->until_ns = nsv_now_ns() + below(4) * (LIFE_NS / 4) + below(LIFE_NS);
@@ -656,7 +657,7 @@ static bool run(uint32_t n_life, uint64_t seed, struct tally *t)
 	if (!client || !run_alone(client) || !wait_quiet(client, n_block))
 		return false;
 	struct holdings was = look();
-	pid_t honest = fork();
+	pid_t honest = nsv_proc_fork();
 	if (honest == 0)
 		stream_on();
 	live_all(n_life / 10, seed, t);

@@ -10,6 +10,7 @@
 #include <time.h>
 
 #include "tests/tools/ask.h"
+#include "tests/tools/proc.h"
 
 const char *nsv_test_program(const char *name)
 {
@@ -76,7 +77,7 @@ int nsv_test_daemon_restart(struct nsv_test_daemon *d, const char *model, const 
 	int status;
 
 	unlink(d->log); /* what the last one said counts no more */
-	d->pid = fork();
+	d->pid = nsv_proc_fork();
 	if (d->pid == 0)
 		exec_daemon(d, model, extra);
 	while (!nsv_test_daemon_logged(d, "ready after")) {
@@ -101,11 +102,13 @@ int nsv_test_daemon_start(struct nsv_test_daemon *d, const char *model, const ch
 
 int nsv_test_daemon_tidy(struct nsv_test_daemon *d, const char *model, const char *const *extra)
 {
-	kill(d->pid, SIGCONT);
-	if (nsv_ask_is_alone(d->socket))
-		return 0;
-	kill(d->pid, SIGKILL);
-	waitpid(d->pid, NULL, 0);
+	if (d->pid > 0) {
+		kill(d->pid, SIGCONT);
+		if (nsv_ask_is_alone(d->socket))
+			return 0;
+		kill(d->pid, SIGKILL);
+		waitpid(d->pid, NULL, 0);
+	}
 	return nsv_test_daemon_restart(d, model, extra);
 }
 
@@ -172,7 +175,7 @@ int nsv_test_run(const char *const *argv, const char *input, char *out, size_t o
 
 	fputs(input ? input : "", in);
 	rewind(in);
-	pid_t pid = fork();
+	pid_t pid = nsv_proc_fork();
 	if (pid == 0) {
 		dup2(fileno(in), STDIN_FILENO);
 		dup2(fileno(o), STDOUT_FILENO);

@@ -87,27 +87,33 @@ static void place_descriptors(void)
 			die("descriptors for the daemon");
 }
 
-static void start(char **argv, const char *pid_file)
+/* By the daemon's process itself: the file has its pid before it says anything. */
+static void write_pid(const char *pid_file)
 {
-	char number[16];
-	sigset_t none;
-	int n = 0;
-
-	pid = fork();
-	if (pid == 0) {
-		prctl(PR_SET_PDEATHSIG, SIGKILL);
-		sigemptyset(&none);
-		sigprocmask(SIG_SETMASK, &none, NULL);
-		set_environment();
-		place_descriptors();
-		execv(argv[0], argv);
-		die(argv[0]);
-	}
 	int fd = open(pid_file, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
-	n = snprintf(number, sizeof(number), "%d\n", pid);
-	if (pid < 0 || fd < 0 || write(fd, number, (size_t)n) != n)
+
+	if (fd < 0 || dprintf(fd, "%d\n", getpid()) < 0)
 		die(pid_file);
 	close(fd);
+}
+
+static void start(char **argv, const char *pid_file)
+{
+	sigset_t none;
+
+	pid = fork();
+	if (pid < 0)
+		die("fork");
+	if (pid > 0)
+		return;
+	prctl(PR_SET_PDEATHSIG, SIGKILL);
+	sigemptyset(&none);
+	sigprocmask(SIG_SETMASK, &none, NULL);
+	set_environment();
+	place_descriptors();
+	write_pid(pid_file);
+	execv(argv[0], argv);
+	die(argv[0]);
 }
 
 static void take_signals(void)

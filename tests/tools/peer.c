@@ -14,6 +14,7 @@
 #include <time.h>
 
 #include "shm/clock.h"
+#include "tests/tools/proc.h"
 
 #define MAX_STREAM 64
 #define EVENT "data: {"
@@ -133,7 +134,7 @@ int nsv_peer_server_start(struct nsv_peer_server *s, const char *model, const ch
 	*s = (struct nsv_peer_server){.port = free_port()};
 	if (s->port < 0)
 		return s->port;
-	s->pid = fork();
+	s->pid = nsv_proc_fork();
 	if (s->pid == 0)
 		exec_server(s, model, threads, n_slot, n_ctx);
 	while (!is_healthy(s)) {

@@ -8,8 +8,20 @@
 #include <string.h>
 #include <sys/ptrace.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include "tests/tools/wait.h"
+
+pid_t nsv_proc_fork(void)
+{
+	pid_t pid = fork();
+
+	if (pid < 0) {
+		perror("fork");
+		abort();
+	}
+	return pid;
+}
 
 int nsv_proc_stay_on(int n, cpu_set_t *ret_before)
 {

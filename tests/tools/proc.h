@@ -6,6 +6,9 @@
 #include <stdbool.h>
 #include <sys/types.h>
 
+/* fork() that ends the test where no process can be made: -1 would be everybody's for kill(). */
+pid_t nsv_proc_fork(void);
+
 /* The calling thread stays on n of the processors that it may run on, which *ret_before has for
  * sched_setaffinity. 0, or -1: there are fewer. */
 int nsv_proc_stay_on(int n, cpu_set_t *ret_before);

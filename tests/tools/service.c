@@ -8,6 +8,7 @@
 #include <time.h>
 
 #include "tests/tools/ask.h"
+#include "tests/tools/proc.h"
 
 static void nap(void)
 {
@@ -33,7 +34,7 @@ int nsv_test_service_start(struct nsv_test_service *s, const char *model, const 
 	snprintf(s->socket, sizeof(s->socket), "%s/sock", s->dir);
 	snprintf(s->log, sizeof(s->log), "%s/log", s->dir);
 	snprintf(s->pid_file, sizeof(s->pid_file), "%s/pid", s->dir);
-	s->manager = fork();
+	s->manager = nsv_proc_fork();
 	if (s->manager == 0)
 		exec_manager(s, model, extra);
 	while (nsv_test_service_logged(s, "ready after") == 0) {
@@ -46,7 +47,8 @@ int nsv_test_service_start(struct nsv_test_service *s, const char *model, const 
 	return 0;
 }
 
-pid_t nsv_test_service_pid(const struct nsv_test_service *s)
+/* -1: another one is being started. */
+static pid_t read_pid(const struct nsv_test_service *s)
 {
 	char text[16] = "";
 	nsv_autoclose int fd = open(s->pid_file, O_RDONLY | O_CLOEXEC);
@@ -54,6 +56,16 @@ pid_t nsv_test_service_pid(const struct nsv_test_service *s)
 	if (fd < 0 || read(fd, text, sizeof(text) - 1) <= 0)
 		return -1;
 	return atoi(text); /* written in one piece: all of it, or nothing */
+}
+
+/* Never -1, which would be everybody's for kill(). */
+pid_t nsv_test_service_pid(const struct nsv_test_service *s)
+{
+	pid_t pid;
+
+	while ((pid = read_pid(s)) <= 0)
+		nap();
+	return pid;
 }
 
 void nsv_test_service_kill(const struct nsv_test_service *s, int sig)
@@ -64,7 +76,7 @@ void nsv_test_service_kill(const struct nsv_test_service *s, int sig)
 	do {
 		nap();
 		next = nsv_test_service_pid(s);
-	} while (next <= 0 || next == pid);
+	} while (next == pid);
 }
 
 int nsv_test_service_stop(struct nsv_test_service *s)
@@ -87,10 +99,12 @@ int nsv_test_service_stop(struct nsv_test_service *s)
 
 int nsv_test_service_tidy(struct nsv_test_service *s, const char *model, const char *const *extra)
 {
-	kill(nsv_test_service_pid(s), SIGCONT);
-	if (nsv_ask_is_alone(s->socket))
-		return 0;
-	kill(s->manager, SIGKILL); /* the daemon dies with it */
+	if (s->manager > 0) {
+		kill(nsv_test_service_pid(s), SIGCONT);
+		if (nsv_ask_is_alone(s->socket))
+			return 0;
+		kill(s->manager, SIGKILL); /* the daemon dies with it */
+	}
 	nsv_test_service_stop(s);
 	return nsv_test_service_start(s, model, extra);
 }

@@ -1,5 +1,6 @@
 /* Children that become other users. */
 #include "tests/tools/users.h"
+#include "tests/tools/proc.h"
 
 #include <grp.h>
 #include <setjmp.h>
@@ -28,7 +29,7 @@ static int become(uid_t uid, gid_t group)
 
 pid_t nsv_user_begin_in(uid_t uid, gid_t group, int (*fn)(void *), void *arg)
 {
-	pid_t pid = fork();
+	pid_t pid = nsv_proc_fork();
 
 	if (pid == 0)
 		_exit(become(uid, group) < 0 ? 255 : fn(arg));
