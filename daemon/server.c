@@ -176,8 +176,8 @@ static void on_hello_timer(struct nsv_source *src, enum nsv_event event, int res
 
 	if (event != NSV_EV_TIME)
 		return;
-	for (struct nsv_session *se = s->sessions, *next; se; se = next) {
-		next = se->next;
+	for (struct nsv_session *se = s->hellos, *next; se; se = next) {
+		next = se->next_hello;
 		nsv_session_check_deadline(se, now);
 	}
 	s->hello_timer_armed = false;
@@ -191,8 +191,8 @@ static void on_vault_ready(struct nsv_vaults *v)
 {
 	struct nsv_server *s = NSV_CONTAINER_OF(v, struct nsv_server, vaults);
 
-	for (struct nsv_session *se = s->sessions, *next; se; se = next) {
-		next = se->next;
+	for (struct nsv_session *se = s->hellos, *next; se; se = next) {
+		next = se->next_hello;
 		if (se->waits_for_vault)
 			nsv_session_welcome(se);
 	}
@@ -259,7 +259,6 @@ static void on_memory_work(struct nsv_server *s, struct nsv_msg *msg)
 		nsv_session_built(se);
 	else
 		nsv_session_torn_down(se);
-	nsv_session_ask_again(s);
 }
 
 static void handle(struct nsv_server *s, struct nsv_msg *msg)
@@ -365,6 +364,7 @@ int nsv_server_init(struct nsv_server *s, const struct nsv_config *config,
 		.tend_timer = {.fn = on_tend_timer},
 		.drops_timer = {.fn = on_drops_timer},
 		.start_ns = nsv_now_ns()};
+	s->hellos_end = &s->hellos;
 	rlim_t fd_limit = raise_descriptor_limit();
 	ret = config->socket ? listen_at(s, config->socket, err)
 			     : nsv_passed_take_listener(passed, &s->listen_fd, err);
@@ -525,6 +525,8 @@ int nsv_server_run(struct nsv_server *s)
 			nsv_error("io_uring: %s", strerror(-ret));
 			return EXIT_FAILURE;
 		}
+		if (s->some_ended)
+			nsv_session_ask_again(s);
 		look_at_hot(s);
 		visit_ready(s);
 		if (s->draining && is_drained(s))

@@ -37,11 +37,13 @@ struct nsv_server {
 	bool hello_timer_armed, tend_timer_armed, drops_timer_armed;
 
 	struct nsv_session *sessions; /* all, newest first */
+	struct nsv_session *hellos, **hellos_end; /* those not open yet, oldest first */
 	struct nsv_session *ready;    /* to be visited in this turn */
 	struct nsv_session *hot;      /* looked at without a doorbell */
 	uint32_t n_session, n_hello;
 	uint64_t n_turn;    /* of visits */
 	uint32_t n_waiting; /* hellos that wait for what sessions had that end */
+	bool some_ended;    /* in this turn: those hellos are asked once, after it */
 	uint32_t n_request;           /* in the engine */
 	uint64_t last_session_id, start_ns, hot_until_ns, reclaimed_ns;
 	uint64_t n_refused, n_dropped;

@@ -59,6 +59,28 @@ static void link_session(struct nsv_session *se)
 	s->n_session++;
 }
 
+static void link_hello(struct nsv_session *se)
+{
+	struct nsv_server *s = se->server;
+
+	se->prev_hello = s->hellos_end;
+	*s->hellos_end = se;
+	s->hellos_end = &se->next_hello;
+	s->n_hello++;
+}
+
+static void unlink_hello(struct nsv_session *se)
+{
+	struct nsv_server *s = se->server;
+
+	*se->prev_hello = se->next_hello;
+	if (se->next_hello)
+		se->next_hello->prev_hello = se->prev_hello;
+	else
+		s->hellos_end = se->prev_hello;
+	s->n_hello--;
+}
+
 struct nsv_session *nsv_session_alloc(struct nsv_server *server, int fd)
 {
 	struct nsv_session *se = calloc(1, sizeof(*se));
@@ -102,7 +124,7 @@ void nsv_session_new(struct nsv_server *server, int fd)
 	(void)nsv_wire_keep_few(fd);
 	set_deadline(se);
 	link_session(se);
-	server->n_hello++;
+	link_hello(se);
 	nsv_source_recv(server->loop, &se->src, fd);
 	int ret = check_peer(se, &err);
 	if (ret < 0)
@@ -145,6 +167,7 @@ void nsv_session_torn_down(struct nsv_session *se)
 		nsv_user_release_session(se->user, se->memory);
 	if (se->is_ending)
 		nsv_user_session_ended(&se->server->users, se->user);
+	se->server->some_ended = true;
 	nsv_memory_look_again(&se->server->memory);
 	nsv_user_put(&se->server->users, se->user);
 	free(se);
@@ -160,13 +183,9 @@ static void unlist(struct nsv_session **list, struct nsv_session *se, bool hot)
 
 static void free_if_unused(struct nsv_session *se)
 {
-	struct nsv_server *s = se->server;
-
-	if (se->state != NSV_SESSION_CLOSING || !se->source_gone || !se->engine_gone ||
-		se->n_preparing > 0 || se->is_building)
-		return;
-	nsv_session_free(se);
-	nsv_session_ask_again(s);
+	if (se->state == NSV_SESSION_CLOSING && se->source_gone && se->engine_gone &&
+		se->n_preparing == 0 && !se->is_building)
+		nsv_session_free(se);
 }
 
 static void commit_record(struct nsv_session *se, uint32_t state)
@@ -215,7 +234,7 @@ static bool find_record(struct nsv_session *se)
 
 static void end_hello(struct nsv_session *se)
 {
-	se->server->n_hello--;
+	unlink_hello(se);
 	if (se->user)
 		nsv_user_remove_hello(se->user);
 }
@@ -354,10 +373,11 @@ static void ask_for_session(struct nsv_session *se, bool may_wait)
 
 void nsv_session_ask_again(struct nsv_server *s)
 {
-	for (struct nsv_session *se = s->sessions, *next; se; se = next) {
+	s->some_ended = false;
+	for (struct nsv_session *se = s->hellos, *next; se; se = next) {
 		if (s->stopping || s->n_waiting == 0)
 			return;
-		next = se->next;
+		next = se->next_hello;
 		if (se->waits_for_memory)
 			ask_for_session(se, true);
 	}
@@ -374,6 +394,7 @@ static int send_welcome(const struct nsv_session *se, int down_fd)
 
 static void take_hello(struct nsv_session *se, const void *data, size_t len)
 {
+	struct nsv_server *s = se->server;
 	struct nsv_err err = {""};
 	struct nsv_hello hello;
 	struct nsv_geom geom;
@@ -388,7 +409,11 @@ static void take_hello(struct nsv_session *se, const void *data, size_t len)
 		return;
 	}
 	nsv_channel_prepare(&se->ch, &geom);
-	ask_for_session(se, true);
+	/* What came back in this turn is for those who have waited for it. */
+	if (s->some_ended && s->n_waiting > 0)
+		set_waits_for_memory(se, true);
+	else
+		ask_for_session(se, true);
 }
 
 static void refuse_memory(struct nsv_session *se, int code)

@@ -37,6 +37,7 @@ struct nsv_session {
 	struct nsv_source src; /* first: the loop's callback gets this */
 	struct nsv_server *server;
 	struct nsv_session *next, **prev;       /* all sessions */
+	struct nsv_session *next_hello, **prev_hello;
 	struct nsv_session *next_ready, *next_hot;
 	struct nsv_session_close close;
 	enum { NSV_SESSION_HELLO, NSV_SESSION_OPEN, NSV_SESSION_CLOSING } state;
@@ -104,7 +105,7 @@ void nsv_session_work_on_memory(struct nsv_msg *msg, const void *arg);
 /* What the engine and the workers say. */
 void nsv_session_built(struct nsv_session *se);
 void nsv_session_torn_down(struct nsv_session *se);
-/* A session has ended: those who wait for that ask again. */
+/* Sessions have ended: those who wait for that ask again, oldest first. */
 void nsv_session_ask_again(struct nsv_server *s);
 void nsv_session_prepared(struct nsv_job *job);
 void nsv_session_accepted(struct nsv_job *job);

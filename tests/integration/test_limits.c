@@ -546,6 +546,34 @@ static void test_a_quota_comes_back_with_the_engine(void **state)
 	nsv_serve_end(&served);
 }
 
+/* What comes back is for who has waited longest. */
+static void test_who_waits_longest_is_asked_first(void **state)
+{
+	const struct nsv_geom small = {.n_slot = 1, .n_token = 64, .arena_len = 1u << 20};
+	struct nsv_raw r;
+	int fds[3];
+	(void)state;
+
+	nsv_serve(&served, "{\"limits\": {\"sessions\": 1, \"hello_ms\": 600000}}");
+	assert_int_equal(nsv_raw_open(&r, served.daemon.socket, &small), 0);
+	pid_t thread = nsv_proc_hold_thread(served.daemon.pid, "nsv-engine");
+	assert_true(thread > 0);
+	break_session(&r);
+	for (size_t i = 0; i < NSV_ARRAY_LEN(fds); i++)
+		fds[i] = hello(&small);
+	int other = hello(&(struct nsv_geom){.n_slot = 1 << 20}); /* as above */
+	assert_int_equal(answer(other), NSV_E_LIMIT);
+	nsv_proc_let_go(thread);
+	assert_int_equal(answer(fds[0]), 0);
+	for (size_t i = 1; i < NSV_ARRAY_LEN(fds); i++)
+		assert_int_equal(answer(fds[i]), NSV_E_LIMIT);
+	for (size_t i = 0; i < NSV_ARRAY_LEN(fds); i++)
+		close(fds[i]);
+	close(other);
+	nsv_raw_close(&r);
+	nsv_serve_end(&served);
+}
+
 /* What does not come back in time is named as it is, not as the memory that others wait for. */
 static void test_a_quota_that_is_late_has_its_name(void **state)
 {
@@ -621,6 +649,7 @@ int main(void)
 		cmocka_unit_test(test_mappings_keep_no_memory),
 		cmocka_unit_test(test_a_quota_comes_back_with_the_memory),
 		cmocka_unit_test(test_a_quota_comes_back_with_the_engine),
+		cmocka_unit_test(test_who_waits_longest_is_asked_first),
 		cmocka_unit_test(test_a_quota_that_is_late_has_its_name),
 		cmocka_unit_test(test_a_limit_waits_for_no_other_user),
 	};
