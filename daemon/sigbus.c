@@ -4,6 +4,8 @@
 #include <signal.h>
 #include <sys/mman.h>
 
+#include "daemon/log.h"
+
 struct watched {
 	uintptr_t begin, end; /* begin is 0 when the place is free; it is stored last */
 	int hit;
@@ -11,6 +13,11 @@ struct watched {
 
 static struct watched ranges[NSV_SIGBUS_MAX];
 static int n_range; /* places ever used */
+
+static struct {
+	uintptr_t begin, end;
+	char name[128];
+} file;
 
 static struct watched *find(uintptr_t at)
 {
@@ -24,6 +31,15 @@ static struct watched *find(uintptr_t at)
 	return NULL;
 }
 
+/* A log line from a handler: what was interrupted reads the file, so it holds no lock of stdio. */
+static void tell_of_file(uintptr_t at)
+{
+	if (at >= file.begin && at < file.end)
+		nsv_error("%s cannot be read at byte %zu any more: it was cut short while in use, "
+			  "or its disk fails",
+			file.name, (size_t)(at - file.begin));
+}
+
 static void on_sigbus(int sig, siginfo_t *info, void *context)
 {
 	uintptr_t at = (uintptr_t)info->si_addr;
@@ -33,6 +49,7 @@ static void on_sigbus(int sig, siginfo_t *info, void *context)
 
 	if (!w || mmap((void *)(at & ~(uintptr_t)(NSV_PAGE - 1)), NSV_PAGE, PROT_READ | PROT_WRITE,
 			  MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == MAP_FAILED) {
+		tell_of_file(at);
 		signal(sig, SIG_DFL); /* the access is tried again and ends the process */
 		return;
 	}
@@ -72,4 +89,11 @@ void nsv_sigbus_remove(int index)
 bool nsv_sigbus_hit(int index)
 {
 	return index >= 0 && __atomic_load_n(&ranges[index].hit, __ATOMIC_ACQUIRE);
+}
+
+void nsv_sigbus_set_file(const void *p, size_t len, const char *name)
+{
+	file.begin = (uintptr_t)p;
+	file.end = (uintptr_t)p + len;
+	snprintf(file.name, sizeof(file.name), "%s", name);
 }

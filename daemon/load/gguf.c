@@ -16,6 +16,8 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 
+#include "daemon/sigbus.h"
+
 #define VERSION 3
 #define DEFAULT_ALIGNMENT 32
 #define MIN_ALIGNMENT 8
@@ -486,6 +488,12 @@ int nsv_gguf_parse(const void *data, size_t len, struct nsv_gguf **ret_g, struct
 	return e;
 }
 
+static void unmap_file(void *map, size_t len)
+{
+	nsv_sigbus_set_file(NULL, 0, "");
+	munmap(map, len);
+}
+
 void nsv_gguf_close(struct nsv_gguf *g)
 {
 	if (!g)
@@ -497,7 +505,7 @@ void nsv_gguf_close(struct nsv_gguf *g)
 	nsv_strmap_deinit(&g->kv_index);
 	nsv_strmap_deinit(&g->tensor_index);
 	if (g->map)
-		munmap(g->map, g->len);
+		unmap_file(g->map, g->len);
 	free(g);
 }
 
@@ -538,6 +546,7 @@ static int map_file(const char *path, void **ret_map, size_t *ret_len, struct ns
 	void *map = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
 	if (map == MAP_FAILED)
 		return nsv_fail(err, -errno, "cannot map %s: %m", path_tail(path));
+	nsv_sigbus_set_file(map, (size_t)st.st_size, path_tail(path));
 	*ret_map = map;
 	*ret_len = (size_t)st.st_size;
 	return 0;
@@ -555,7 +564,7 @@ int nsv_gguf_open(const char *path, struct nsv_gguf **ret_g, struct nsv_err *err
 		return e;
 	e = nsv_gguf_parse(map, len, &g, &why);
 	if (e < 0) {
-		munmap(map, len);
+		unmap_file(map, len);
 		return nsv_fail(err, e, "%s: %s", path_tail(path), why.text);
 	}
 	g->map = map;

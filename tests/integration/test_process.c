@@ -138,6 +138,43 @@ static void test_a_socket_is_served_once(void **state)
 	assert_int_equal(nsv_test_daemon_stop(&next, SIGTERM), 0);
 }
 
+/* ---- A model file that loses its bytes */
+
+static void copy_model(char *path)
+{
+	int from = open(nsv_tiny_path, O_RDONLY | O_CLOEXEC), to = mkstemp(path);
+
+	assert_true(from >= 0 && to >= 0);
+	assert_true(copy_file_range(from, NULL, to, NULL, 64u << 20, 0) > 0);
+	close(from);
+	close(to);
+}
+
+/* Embeddings are read from the file: a daemon cannot go on without it, but says what was lost. */
+static void test_a_model_cut_in_use(void **state)
+{
+	char path[] = "/tmp/nanoserve-short-XXXXXX";
+	struct nsv_test_daemon d;
+	struct nsv_request *r;
+	int status;
+	(void)state;
+
+	copy_model(path);
+	assert_int_equal(nsv_test_daemon_start(&d, path, NULL), 0);
+	struct nsv_client *client = nsv_ask_open(d.socket);
+	assert_int_equal(truncate(path, NSV_PAGE), 0);
+	assert_int_equal(nsv_client_submit_text(client, "go", 2, NULL, &r), 0);
+	assert_int_equal(waitpid(d.pid, &status, 0), d.pid);
+	assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGBUS);
+	assert_int_equal(nsv_test_logged(d.log, path), 1);
+	assert_true(nsv_test_daemon_logged(&d, "was cut short while in use"));
+	nsv_client_close(client);
+	assert_int_equal(nsv_test_daemon_restart(&d, path, NULL), -ECHILD);
+	assert_int_equal(nsv_test_daemon_restart(&d, nsv_tiny_path, NULL), 0);
+	assert_int_equal(nsv_test_daemon_stop(&d, SIGTERM), 0);
+	unlink(path);
+}
+
 /* ---- Signals, the service manager, idleness */
 
 static void test_a_stop_in_mid_stream(void **state)
@@ -319,6 +356,7 @@ int main(void)
 		cmocka_unit_test(test_an_unreadable_model),
 		cmocka_unit_test(test_wrong_usage),
 		cmocka_unit_test(test_a_socket_is_served_once),
+		cmocka_unit_test(test_a_model_cut_in_use),
 		cmocka_unit_test(test_a_stop_in_mid_stream),
 		cmocka_unit_test(test_the_service_manager_is_told),
 		cmocka_unit_test(test_an_idle_daemon_sleeps),
