@@ -207,8 +207,10 @@ static int run(struct chat *c)
 		rl_initialize();
 	while (ret == 0) {
 		interrupted = 0; /* what was meant for an answer is no word on the prompt */
+		errno = 0;
 		char *line = read_line();
-		if (!line && interrupted) { /* Ctrl-C at the prompt: a new line, not the end */
+		/* Ctrl-C at the prompt, or Ctrl-Z where no shell takes it: a new line, not the end */
+		if (!line && (interrupted || errno == EINTR)) {
 			clearerr(stdin);
 			putchar('\n');
 			continue;

@@ -46,31 +46,29 @@ static int show(const struct cli *cli, const char *path, json_t *list)
 	return 0;
 }
 
-static int list_folder(const struct cli *cli, const char *folder, bool json)
+static int list_folder(const struct cli *cli, const char *folder, bool is_cache, bool json)
 {
 	struct dirent **entries;
 	int n = scandir(folder, &entries, is_model, alphasort), ret = 0;
 	char path[FOLDER_LEN + sizeof(entries[0]->d_name) + 1];
 
 	/* A cache that was never filled is an empty one. */
-	if (n < 0 && errno != ENOENT)
+	if (n < 0 && !(is_cache && errno == ENOENT))
 		return cli_failed(cli, "%s: %s", folder, strerror(errno));
 	json_t *list = json ? json_array() : NULL;
 	output_init();
 	for (int i = 0; i < n; i++) {
 		snprintf(path, sizeof(path), "%s/%s", folder, entries[i]->d_name);
-		if (ret == 0)
-			ret = show(cli, path, list);
+		if (show(cli, path, list) != 0)
+			ret = EXIT_FAILED;
 		free(entries[i]);
 	}
 	if (n >= 0)
 		free(entries);
 	if (n <= 0)
 		fprintf(stderr, "no model files in %s\n", folder);
-	if (ret == 0 && json)
-		return output_json(cli, list);
-	json_decref(list);
-	return ret;
+	int printed = json ? output_json(cli, list) : EXIT_DONE;
+	return ret ? ret : printed;
 }
 
 int cmd_models(const struct cli *cli, int argc, char **argv)
@@ -84,5 +82,6 @@ int cmd_models(const struct cli *cli, int argc, char **argv)
 	if (argc - optind > 1)
 		return cli_usage(cli, "takes one folder at most: %s", argv[optind + 1]);
 	default_folder(folder, sizeof(folder));
-	return list_folder(cli, optind < argc ? argv[optind] : folder, json);
+	bool is_named = optind < argc;
+	return list_folder(cli, is_named ? argv[optind] : folder, !is_named, json);
 }

@@ -381,9 +381,16 @@ static void test_models(void **state)
 		st.st_size);
 	json_decref(o);
 	unlink(path);
+	/* one that is gone hides no other */
+	snprintf(path, sizeof(path), "%s/a.gguf", folder);
+	assert_int_equal(symlink("nothing", path), 0);
+	REFUSED(1, "/a.gguf: No such file", "models", folder);
+	assert_non_null(strstr(out, "/b.gguf\n"));
+	unlink(path);
 	snprintf(path, sizeof(path), "%s/b.gguf", folder);
 	unlink(path);
 	rmdir(folder);
+	REFUSED(1, "No such file", "models", folder);
 	REFUSED(1, "Not a directory", "models", model);
 	REFUSED(2, "one folder", "models", "a", "b");
 }
@@ -564,6 +571,9 @@ static void test_chat_at_a_terminal(void **state)
 	expect(&t, "> ");
 	assert_true(nsv_proc_waits_in(t.pid, SYS_read));
 	type(&t, "\x03"); /* at the prompt: a new one */
+	expect(&t, "> ");
+	assert_true(nsv_proc_waits_in(t.pid, SYS_read));
+	type(&t, "\x1a"); /* Ctrl-Z stops nobody here: no shell could have it go on */
 	expect(&t, "> ");
 	type(&t, "\x04");
 	assert_int_equal(close_terminal(&t), 0);
