@@ -10,8 +10,9 @@ int nsv_file_read(const char *path, char *buf, size_t cap, size_t *ret_len)
 
 	if (!f)
 		return -errno;
+	errno = 0;
 	size_t len = fread(buf, 1, cap, f);
-	int ret = ferror(f) ? -EIO : len == cap ? -EFBIG : 0;
+	int ret = ferror(f) ? -(errno ? errno : EIO) : len == cap ? -EFBIG : 0;
 	fclose(f);
 	if (ret < 0)
 		return ret;

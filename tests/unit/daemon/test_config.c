@@ -132,6 +132,7 @@ static void test_command_line(void **state)
 	assert_int_equal(line(&c, &err, "--kv-block-size", "7"), -EINVAL);
 	assert_int_equal(line(&c, &err, "more", NULL), -EINVAL);
 	assert_int_equal(line(&c, &err, "--config", "/nonexistent"), -ENOENT);
+	assert_int_equal(line(&c, &err, "--config", "/"), -EISDIR);
 }
 
 /* Processors are those that it may run on, however many the machine has. */
