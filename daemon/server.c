@@ -7,8 +7,6 @@
 #include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
-#include <sys/un.h>
 
 #include "daemon/log.h"
 #include "daemon/notify.h"
@@ -17,7 +15,6 @@
 #include "shm/clock.h"
 #include "shm/wire.h"
 
-#define BACKLOG 1024
 #define USUAL_SESSION (1400u << 10) /* as the library makes it */
 #define ACCEPT_RETRY_NS 100000000u
 #define HELLO_CHECK_NS 1000000000u
@@ -25,70 +22,6 @@
 #define TELL_NS 1000000000u
 #define USER_TURN_NS 1000000u /* of visits to its sessions; one that has begun ends */
 #define FDS_ELSE 1024 /* beside those of sessions */
-
-/* ---- The listening socket */
-
-static int make_address(const char *path, struct sockaddr_un *ret, struct nsv_err *err)
-{
-	*ret = (struct sockaddr_un){.sun_family = AF_UNIX};
-	if (strlen(path) >= sizeof(ret->sun_path))
-		return nsv_fail(err, -ENAMETOOLONG, "socket path %s: %zu bytes are allowed", path,
-			sizeof(ret->sun_path) - 1);
-	strcpy(ret->sun_path, path);
-	return 0;
-}
-
-/* Is the process that listens at the other end of a connected socket alive? The kernel lets go of a
- * killed daemon's ring, and of its listening socket, some time after the process itself. */
-static bool is_served(int fd)
-{
-	struct ucred cred;
-	socklen_t len = sizeof(cred);
-
-	return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &cred, &len) < 0 || cred.pid <= 0 ||
-	       kill(cred.pid, 0) == 0 || errno != ESRCH;
-}
-
-/* A socket file that nobody listens on is left over from a crash: away with it. */
-static int remove_stale(const struct sockaddr_un *addr, struct nsv_err *err)
-{
-	struct stat st;
-
-	if (lstat(addr->sun_path, &st) < 0)
-		return errno == ENOENT ? 0 : -errno;
-	if (!S_ISSOCK(st.st_mode))
-		return nsv_fail(err, -EEXIST, "%s exists and is no socket", addr->sun_path);
-	nsv_autoclose int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-	if (fd < 0)
-		return -errno;
-	bool connected = connect(fd, (const struct sockaddr *)addr, sizeof(*addr)) == 0;
-	if (connected ? is_served(fd) : errno == EAGAIN)
-		return nsv_fail(err, -EADDRINUSE, "another daemon serves %s", addr->sun_path);
-	return unlink(addr->sun_path) < 0 ? -errno : 0;
-}
-
-static int listen_at(struct nsv_server *s, const char *path, struct nsv_err *err)
-{
-	struct sockaddr_un addr;
-	int ret = make_address(path, &addr, err);
-
-	if (ret == 0)
-		ret = remove_stale(&addr, err);
-	if (ret < 0)
-		return ret;
-	s->listen_fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-	if (s->listen_fd < 0)
-		return -errno;
-	/* Owner and group: others' access is the administrator's to give. */
-	mode_t old = umask(0117);
-	ret = bind(s->listen_fd, (struct sockaddr *)&addr, sizeof(addr));
-	int saved = errno;
-	umask(old);
-	if (ret < 0)
-		return nsv_fail(err, -saved, "socket %s: %s", path, strerror(saved));
-	s->own_socket = true;
-	return listen(s->listen_fd, BACKLOG) < 0 ? -errno : 0;
-}
 
 /* ---- Signals */
 
@@ -366,7 +299,7 @@ int nsv_server_init(struct nsv_server *s, const struct nsv_config *config,
 		.start_ns = nsv_now_ns()};
 	s->hellos_end = &s->hellos;
 	rlim_t fd_limit = raise_descriptor_limit();
-	ret = config->socket ? listen_at(s, config->socket, err)
+	ret = config->socket ? nsv_listen_at(config->socket, &s->listen_fd, &s->listen_file, err)
 			     : nsv_passed_take_listener(passed, &s->listen_fd, err);
 	reserve_descriptors(s, fd_limit);
 	if (!config->socket && ret == -ENOENT)
@@ -572,8 +505,7 @@ void nsv_server_deinit(struct nsv_server *s)
 	}
 	tell_drops(s, UINT64_MAX / 2);
 	nsv_mailbox_deinit(&s->inbox);
-	if (s->own_socket)
-		unlink(s->config->socket);
+	nsv_listen_remove(s->config->socket, &s->listen_file);
 	if (s->listen_fd >= 0)
 		close(s->listen_fd);
 	if (s->signal_fd >= 0)

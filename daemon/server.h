@@ -5,6 +5,7 @@
 
 #include "daemon/config.h"
 #include "daemon/engine.h"
+#include "daemon/listen.h"
 #include "daemon/log.h"
 #include "daemon/loop.h"
 #include "daemon/memory.h"
@@ -32,7 +33,7 @@ struct nsv_server {
 	struct nsv_source listen_src, signal_src, inbox_src, accept_timer, hello_timer, tend_timer,
 		drops_timer;
 	int listen_fd, signal_fd;
-	bool own_socket; /* its path is ours to unlink */
+	struct nsv_listen_file listen_file; /* the config's socket */
 	bool accept_failed; /* it was said, and none has come since */
 	bool hello_timer_armed, tend_timer_armed, drops_timer_armed;
 

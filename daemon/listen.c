@@ -1,0 +1,139 @@
+/* Places at the file system for sockets. */
+#include "daemon/listen.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <time.h>
+
+#define BACKLOG 1024
+#define LOCK_TRIES 1000 /* a millisecond apart */
+
+static int make_address(const char *path, struct sockaddr_un *ret, struct nsv_err *err)
+{
+	*ret = (struct sockaddr_un){.sun_family = AF_UNIX};
+	if (!*path) /* the kernel would choose a name that everybody may connect to */
+		return nsv_fail(err, -EINVAL, "the socket's path is empty");
+	if (strlen(path) >= sizeof(ret->sun_path))
+		return nsv_fail(err, -ENAMETOOLONG, "socket path %s: %zu bytes are allowed", path,
+			sizeof(ret->sun_path) - 1);
+	strcpy(ret->sun_path, path);
+	return 0;
+}
+
+static int open_folder(const char *path)
+{
+	struct sockaddr_un addr;
+	char folder[sizeof(addr.sun_path)];
+	const char *slash = strrchr(path, '/');
+	size_t len = slash == path ? 1 : slash ? (size_t)(slash - path) : 0;
+
+	snprintf(folder, sizeof(folder), "%.*s", (int)len, path);
+	return open(len > 0 ? folder : ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+}
+
+/* Who holds it does so for an instant; who holds it for longer means harm, or does not know what a
+ * lock is for. A descriptor to close, or -1: a folder that cannot be locked is used as it is. */
+static int lock_folder(const char *path, struct nsv_err *err, int *ret_fd)
+{
+	const struct timespec nap = {.tv_nsec = 1000000};
+	nsv_autoclose int fd = open_folder(path);
+
+	for (int i = 0; fd >= 0 && i < LOCK_TRIES; i++) {
+		if (flock(fd, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK) {
+			*ret_fd = fd;
+			fd = -1;
+			return 0;
+		}
+		nanosleep(&nap, NULL);
+	}
+	if (fd >= 0)
+		return nsv_fail(err, -EBUSY, "socket %s: another process holds a lock of its folder",
+			path);
+	*ret_fd = -1;
+	return 0;
+}
+
+/* Is the process that listens at the other end of a connected socket alive? The kernel lets go of a
+ * killed daemon's ring, and of its listening socket, some time after the process itself. */
+static bool is_served(int fd)
+{
+	struct ucred cred;
+	socklen_t len = sizeof(cred);
+
+	return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &cred, &len) < 0 || cred.pid <= 0 ||
+	       kill(cred.pid, 0) == 0 || errno != ESRCH;
+}
+
+/* A socket file that nobody listens on is left over from a crash: away with it. */
+static int remove_stale(const struct sockaddr_un *addr, struct nsv_err *err)
+{
+	struct stat st;
+
+	if (lstat(addr->sun_path, &st) < 0)
+		return errno == ENOENT ? 0 : -errno;
+	if (!S_ISSOCK(st.st_mode))
+		return nsv_fail(err, -EEXIST, "%s exists and is no socket", addr->sun_path);
+	nsv_autoclose int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	if (fd < 0)
+		return -errno;
+	bool connected = connect(fd, (const struct sockaddr *)addr, sizeof(*addr)) == 0;
+	if (connected ? is_served(fd) : errno == EAGAIN)
+		return nsv_fail(err, -EADDRINUSE, "another daemon serves %s", addr->sun_path);
+	return unlink(addr->sun_path) < 0 ? -errno : 0;
+}
+
+/* Owner and group: others' access is the administrator's to give. */
+static int bind_and_listen(int fd, const struct sockaddr_un *addr, struct nsv_listen_file *ret_file,
+	struct nsv_err *err)
+{
+	struct stat st;
+	mode_t old = umask(0117);
+	int ret = bind(fd, (const struct sockaddr *)addr, sizeof(*addr)) < 0 ? -errno : 0;
+
+	umask(old);
+	if (ret < 0)
+		return nsv_fail(err, ret, "socket %s: %s", addr->sun_path, strerror(-ret));
+	if (lstat(addr->sun_path, &st) == 0)
+		*ret_file = (struct nsv_listen_file){st.st_dev, st.st_ino};
+	return listen(fd, BACKLOG) < 0 ? -errno : 0;
+}
+
+int nsv_listen_at(
+	const char *path, int *ret_fd, struct nsv_listen_file *ret_file, struct nsv_err *err)
+{
+	nsv_autoclose int lock = -1;
+	struct sockaddr_un addr;
+	int ret = make_address(path, &addr, err);
+
+	if (ret == 0)
+		ret = lock_folder(path, err, &lock);
+	if (ret == 0)
+		ret = remove_stale(&addr, err);
+	if (ret < 0)
+		return ret;
+	int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	if (fd < 0)
+		return -errno;
+	ret = bind_and_listen(fd, &addr, ret_file, err);
+	if (ret < 0)
+		close(fd);
+	else
+		*ret_fd = fd;
+	return ret;
+}
+
+void nsv_listen_remove(const char *path, const struct nsv_listen_file *file)
+{
+	nsv_autoclose int lock = -1;
+	struct stat st;
+
+	/* One that cannot be had leaves a file that the next daemon takes for what it is. */
+	if (file->ino == 0 || lock_folder(path, NULL, &lock) < 0)
+		return;
+	if (lstat(path, &st) == 0 && st.st_dev == file->dev && st.st_ino == file->ino)
+		unlink(path);
+}
