@@ -3,6 +3,8 @@
 #define SCORE_ROWS 6u
 #define SCORE_VECS 2u
 #define VALUE_ROWS 6u
+#define VALUE_KEYS 64u
+#define WIDEN_ROWS (2 * SCORE_ROWS + 1)
 #define AHEAD 32u
 #define NEARNESS 2
 

@@ -4,6 +4,8 @@
 #define SCORE_VECS 4u
 #define VALUE_ROWS 7u
 #define VALUE_VECS 4u
+#define VALUE_KEYS STRIP
+#define WIDEN_ROWS (ROWS + 1) /* never: it is made fp32 within the time of the products */
 #define AHEAD 64u
 #define NEARNESS 2
 

@@ -1,8 +1,9 @@
 /* Paged attention over sixteen lanes. attention-<isa>.c defines FN(name), SCORE_ROWS, SCORE_VECS,
- * VALUE_ROWS (what fits its registers), AHEAD (keys whose values are asked for in advance) and
- * NEARNESS (the cache that they are asked into: 3 the nearest, 2 the next), on none of which the
- * bits depend, and includes attention-place-impl.h, the tiles (attention-tiles-impl.h or its own),
- * this and attention-together-impl.h.
+ * VALUE_ROWS (what fits its registers), VALUE_KEYS (whose values are passed over by all rows before
+ * the next), WIDEN_ROWS (from so many on fp16 is made fp32 beforehand), AHEAD (keys whose values
+ * are asked for in advance) and NEARNESS (the cache that they are asked into: 3 the nearest, 2 the
+ * next), on none of which the bits depend, and includes attention-place-impl.h, the tiles
+ * (attention-tiles-impl.h or its own), this and attention-together-impl.h.
  *
  * An item is a KV head of a sequence with a tile of its query positions and the query heads that
  * share it: up to ROWS rows (query, head) that read the same keys. A history is taken in chunks
@@ -18,8 +19,6 @@
  * K with 16 keys adjacent and V with dimensions adjacent, fp32 or fp16, are read where they lie;
  * any other layout, type or head size is gathered, sixteen keys at a time. fp16 is made fp32 as it
  * is read; for many rows, once for all of them. */
-#define VALUE_KEYS 64u			/* whose values stay in the nearest cache for all rows */
-#define WIDEN_ROWS (2 * SCORE_ROWS + 1) /* so many rows' fp16 is made fp32 beforehand */
 
 /* In attention-together-impl.h. */
 static bool score_together(

@@ -5,6 +5,8 @@
 #define SCORE_VECS 1u
 #define VALUE_ROWS 6u
 #define VALUE_VECS 1u
+#define VALUE_KEYS 64u
+#define WIDEN_ROWS (2 * SCORE_ROWS + 1)
 #define AHEAD 16u
 #define NEARNESS 3
 

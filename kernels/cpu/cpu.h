@@ -84,7 +84,8 @@ NSV_CPU_DECLARE(avx512)
 NSV_CPU_DECLARE(neon)
 NSV_CPU_DECLARE_MATMUL(dotprod)
 
-/* What AMX does better than AVX-512. */
+/* What AMX does better than AVX-512, and attention as its processors do it best. */
+void nsv_cpu_attention_amx(const struct nsv_part *part, const struct nsv_attn_call *call);
 void nsv_cpu_matmul_amx(const struct nsv_part *part, float *out, size_t ld_out, const void *weight,
 	const void *acts, uint32_t n_row, struct nsv_scan_range *ranges);
 /* A matrix of bf16; rows in whole tiles of h. */

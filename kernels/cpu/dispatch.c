@@ -8,14 +8,14 @@
 #include <stdatomic.h>
 #include <string.h>
 
-#define ROW(row_name, has, isa, isa_matmul) \
+#define ROW(row_name, has, isa, isa_matmul, isa_attention) \
 	{ \
 		.name = row_name, .supported = has, .acts_set = nsv_cpu_acts_set_##isa, \
 		.matmul = nsv_cpu_matmul_##isa_matmul, .rmsnorm = nsv_cpu_rmsnorm_##isa, \
 		.add = nsv_cpu_add_##isa, .add_bias = nsv_cpu_add_bias_##isa, \
 		.rope = nsv_cpu_rope_##isa, .gate = nsv_cpu_gate_##isa, \
 		.softmax = nsv_cpu_softmax_##isa, .kv_append = nsv_cpu_kv_append_##isa, \
-		.attention = nsv_cpu_attention_##isa, .scan = &nsv_cpu_scan_##isa, \
+		.attention = nsv_cpu_attention_##isa_attention, .scan = &nsv_cpu_scan_##isa, \
 	}
 
 #if defined(__x86_64__)
@@ -59,14 +59,14 @@ static bool has_all(const struct nsv_cpuid *id)
 
 static const struct nsv_cpu_row rows[] = {
 #if defined(__x86_64__)
-	ROW("amx", has_amx, avx512, amx),
-	ROW("avx512-vnni", has_avx512_vnni, avx512, avx512),
-	ROW("avx2", has_avx2, avx2, avx2),
+	ROW("amx", has_amx, avx512, amx, amx),
+	ROW("avx512-vnni", has_avx512_vnni, avx512, avx512, avx512),
+	ROW("avx2", has_avx2, avx2, avx2, avx2),
 #elif defined(__aarch64__)
-	ROW("neon-dotprod", has_neon_dotprod, neon, dotprod),
-	ROW("neon", has_neon, neon, neon),
+	ROW("neon-dotprod", has_neon_dotprod, neon, dotprod, neon),
+	ROW("neon", has_neon, neon, neon, neon),
 #endif
-	ROW("plain", has_all, plain, plain),
+	ROW("plain", has_all, plain, plain, plain),
 };
 
 /* The row that runs: chosen by probe, the same each time, so that who comes first does not
