@@ -282,48 +282,29 @@ static void run_rows(const struct run *run, size_t begin, size_t end, size_t n_r
 	}
 }
 
-/* Panels begin .. end - 1: whole tiles, as many at a time as stay in cache while the panels pass;
- * then what is left. */
-static void run_panels(const struct run *all, size_t begin, size_t end, size_t n_row)
+/* Whole tiles, as many at a time as stay in cache while the panels pass; then what is left. */
+static void run_panels(const struct nsv_cpu_product *p, size_t begin, size_t end)
 {
-	struct run run = *all;
+	struct run run = {.w = p->w, .acts = p->acts, .out = p->out, .ld_out = p->ld_out,
+		.h = NSV_CPU_TILE};
 	size_t step = ACTS_CACHED / nsv_cpu_acts_row_len(run.w->n_in);
-	size_t whole = n_row / NSV_CPU_TILE * NSV_CPU_TILE;
+	size_t whole = p->n_row / NSV_CPU_TILE * NSV_CPU_TILE;
 	step = nsv_max(step / NSV_CPU_TILE, 1) * NSV_CPU_TILE;
 	for (; run.row0 < whole; run.row0 = run.row_end) {
 		run.row_end = nsv_min(run.row0 + step, whole);
-		run_rows(&run, begin, end, n_row);
+		run_rows(&run, begin, end, p->n_row);
 	}
-	run.h = n_row % NSV_CPU_TILE;
-	run.row_end = n_row;
+	run.h = p->n_row % NSV_CPU_TILE;
+	run.row_end = p->n_row;
 	if (run.h)
-		run_rows(&run, begin, end, n_row);
-}
-
-/* The same, slice by slice, each of which is then looked at. */
-static void run_slices(const struct run *all, size_t begin, size_t end, size_t n_row,
-	struct nsv_scan_range *ranges)
-{
-	for (size_t i = begin / NSV_CPU_SLICE; i * NSV_CPU_SLICE < end; i++) {
-		size_t at = i * NSV_CPU_SLICE;
-		run_panels(all, at, nsv_min(at + NSV_CPU_SLICE, end), n_row);
-		nsv_scan_slices(all->out, all->ld_out, n_row, all->w->n_out, i, i + 1, ranges);
-	}
+		run_rows(&run, begin, end, p->n_row);
 }
 
 void nsv_cpu_matmul_amx(const struct nsv_part *part, float *out, size_t ld_out, const void *weight,
 	const void *acts, uint32_t n_row, struct nsv_scan_range *ranges)
 {
-	const struct nsv_cpu_weight *w = weight;
-	const struct run run = {
-		.w = w, .acts = acts, .out = out, .ld_out = ld_out, .h = NSV_CPU_TILE};
-	struct nsv_cpu_share share =
-		nsv_cpu_share_begin(part, w->n_panel, ranges ? NSV_CPU_SLICE : 1);
-	size_t begin, end;
-	while (nsv_cpu_share_next(&share, &begin, &end))
-		if (ranges)
-			run_slices(&run, begin, end, n_row, ranges);
-		else
-			run_panels(&run, begin, end, n_row);
+	const struct nsv_cpu_product p = {.w = weight, .acts = acts, .out = out, .ld_out = ld_out,
+		.n_row = n_row, .ranges = ranges};
+	nsv_cpu_share_product(part, &p, run_panels);
 	_tile_release();
 }

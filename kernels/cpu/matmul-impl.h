@@ -302,37 +302,20 @@ void FN(panels)(const struct nsv_cpu_weight *w, const struct nsv_cpu_acts *acts,
 	}
 }
 
-/* Panels begin .. end - 1 of all against all rows, as many at a time as stay in cache. */
-static void run_rows(const struct nsv_cpu_weight *w, const struct nsv_cpu_acts *acts, float *out,
-	size_t ld_out, size_t begin, size_t end, size_t n_row)
+/* Rows as many at a time as stay in cache. */
+static void run_rows(const struct nsv_cpu_product *p, size_t begin, size_t end)
 {
-	size_t step = ACTS_CACHED / nsv_cpu_acts_row_len(w->n_in);
+	size_t step = ACTS_CACHED / nsv_cpu_acts_row_len(p->w->n_in);
 	step = nsv_max(step / NSV_CPU_TILE, 1) * NSV_CPU_TILE;
-	for (size_t r = 0; r < n_row; r += step)
-		FN(panels)(w, acts, out, ld_out, begin, end, r, nsv_min(r + step, n_row), n_row);
-}
-
-/* The same, slice by slice, each of which is then looked at. */
-static void run_slices(const struct nsv_cpu_weight *w, const struct nsv_cpu_acts *acts, float *out,
-	size_t ld_out, size_t begin, size_t end, size_t n_row, struct nsv_scan_range *ranges)
-{
-	for (size_t i = begin / NSV_CPU_SLICE; i * NSV_CPU_SLICE < end; i++) {
-		size_t at = i * NSV_CPU_SLICE;
-		run_rows(w, acts, out, ld_out, at, nsv_min(at + NSV_CPU_SLICE, end), n_row);
-		nsv_scan_slices(out, ld_out, n_row, w->n_out, i, i + 1, ranges);
-	}
+	for (size_t r = 0; r < p->n_row; r += step)
+		FN(panels)(p->w, p->acts, p->out, p->ld_out, begin, end, r,
+			nsv_min(r + step, p->n_row), p->n_row);
 }
 
 void FN(matmul)(const struct nsv_part *part, float *out, size_t ld_out, const void *weight,
 	const void *acts, uint32_t n_row, struct nsv_scan_range *ranges)
 {
-	const struct nsv_cpu_weight *w = weight;
-	struct nsv_cpu_share share =
-		nsv_cpu_share_begin(part, w->n_panel, ranges ? NSV_CPU_SLICE : 1);
-	size_t begin, end;
-	while (nsv_cpu_share_next(&share, &begin, &end))
-		if (ranges)
-			run_slices(w, acts, out, ld_out, begin, end, n_row, ranges);
-		else
-			run_rows(w, acts, out, ld_out, begin, end, n_row);
+	const struct nsv_cpu_product p = {.w = weight, .acts = acts, .out = out, .ld_out = ld_out,
+		.n_row = n_row, .ranges = ranges};
+	nsv_cpu_share_product(part, &p, run_rows);
 }

@@ -5,6 +5,8 @@
 #ifndef NSV_KERNELS_CPU_SHARE_H
 #define NSV_KERNELS_CPU_SHARE_H
 
+#include "kernels/cpu/pack.h"
+#include "kernels/scan.h"
 #include "kernels/team.h"
 
 #define NSV_CPU_FEW 4u	   /* members: taking costs more than it saves */
@@ -64,6 +66,42 @@ static inline bool nsv_cpu_share_next(struct nsv_cpu_share *s, size_t *begin, si
 	*begin *= s->unit;
 	*end = nsv_min(*end * s->unit, s->n_panel);
 	return true;
+}
+
+/* What matmul is asked for (kernels/backend.h). */
+struct nsv_cpu_product {
+	const struct nsv_cpu_weight *w;
+	const struct nsv_cpu_acts *acts;
+	float *out; /* (n_row, ld_out) */
+	size_t ld_out, n_row;
+	struct nsv_scan_range *ranges; /* or NULL */
+};
+
+/* Panels begin .. end - 1 against all rows. */
+typedef void nsv_cpu_panels_fn(const struct nsv_cpu_product *p, size_t begin, size_t end);
+
+/* This member's share of a product. Where ranges are wanted, slice by slice: each is looked at
+ * while it is in cache. */
+static inline void nsv_cpu_share_product(
+	const struct nsv_part *part, const struct nsv_cpu_product *p, nsv_cpu_panels_fn *run)
+{
+	struct nsv_cpu_share share =
+		nsv_cpu_share_begin(part, p->w->n_panel, p->ranges ? NSV_CPU_SLICE : 1);
+	size_t begin, end;
+
+	while (nsv_cpu_share_next(&share, &begin, &end)) {
+		if (!p->ranges) {
+			run(p, begin, end);
+			continue;
+		}
+		for (size_t i = begin / NSV_CPU_SLICE; i * NSV_CPU_SLICE < end; i++) {
+			size_t at = i * NSV_CPU_SLICE;
+
+			run(p, at, nsv_min(at + NSV_CPU_SLICE, end));
+			nsv_scan_slices(
+				p->out, p->ld_out, p->n_row, p->w->n_out, i, i + 1, p->ranges);
+		}
+	}
 }
 
 #endif
