@@ -1,8 +1,8 @@
 /* Requests of the daemon before, put back: text and logs from their tokens, then the scheduler from
  * their records. All of it before the engine's thread runs.
  *
- *     find_kept -> adopt or end (a request: logs and slot) ... -> resume (the scheduler,
- *                                                                     all at once, in their order)
+ *     nsv_engine_adopt, or _adopt_end (a request: its logs and slot), for each of them
+ *     -> nsv_engine_resume (the scheduler, all at once, in the order they came)
  *
  * Nothing here is undone by a crash in the middle: `seqs` changes only by commits that are as true
  * as what they replace. */

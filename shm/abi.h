@@ -92,7 +92,7 @@ struct nsv_bell {
 	uint32_t zero;
 };
 
-/* Names of the places in a region, in both head pages, written once by the daemon. 64 bytes. */
+/* What a region is: the beginning of both head pages, written once by the daemon. 64 bytes. */
 struct nsv_region_head {
 	uint64_t magic;
 	uint16_t major, minor;

@@ -366,24 +366,32 @@ static void set_extremes(float *x, uint32_t n_row, uint32_t n)
 	}
 }
 
-static void check_extremes(uint32_t dtype, uint32_t n_row)
+/* x (n_row, n_in) on each row of the instruction-set table: exact, and the same bits. */
+static void check_rows_exact(
+	const struct nsv_matrix *m, const float *x, uint32_t n_row, uint32_t n_member)
 {
 	size_t n;
 	const struct nsv_backend *b = t_backends(&n);
-	struct nsv_matrix m = t_matrix(dtype, 40, 512, 0.2f);
-	float *x = t_floats(n_row * 512), *first = NULL;
-	set_extremes(x, n_row, 512);
+	float *first = NULL;
 	for (size_t i = 2; i < n; i++) {
-		float *out = product(&b[i], &m, 1, x, 512, n_row, 2);
-		check_exact(&b[i], &m, x, 512, n_row, out, 40);
+		float *out = product(&b[i], m, 1, x, m->n_in, n_row, n_member);
+		check_exact(&b[i], m, x, m->n_in, n_row, out, m->n_out);
 		if (first) {
-			t_same(b[i].name, out, first, n_row * 40);
+			t_same(b[i].name, out, first, n_row * m->n_out);
 			nsv_guard_free(out);
 		} else {
 			first = out;
 		}
 	}
 	nsv_guard_free(first);
+}
+
+static void check_extremes(uint32_t dtype, uint32_t n_row)
+{
+	struct nsv_matrix m = t_matrix(dtype, 40, 512, 0.2f);
+	float *x = t_floats(n_row * 512);
+	set_extremes(x, n_row, 512);
+	check_rows_exact(&m, x, n_row, 2);
 	nsv_guard_free(x);
 	t_matrix_free(&m);
 }
@@ -404,25 +412,13 @@ static void test_extremes(void **unused)
  * many rows that each way of sharing a panel among them is taken. */
 static void check_largest(uint32_t dtype, uint8_t byte, uint32_t n_row)
 {
-	size_t n;
-	const struct nsv_backend *b = t_backends(&n);
 	struct nsv_matrix m = t_matrix_equal(dtype, 20, 512, byte, 0.2f);
-	float *x = t_floats(n_row * 512), *first = NULL;
+	float *x = t_floats(n_row * 512);
 	for (uint32_t i = 0; i < n_row * 512; i++) {
 		uint32_t turns = i / 512 % 3;
 		x[i] = turns == 0 || (turns == 1 && i % 2) ? 127.0f : -127.0f;
 	}
-	for (size_t i = 2; i < n; i++) {
-		float *out = product(&b[i], &m, 1, x, 512, n_row, 1);
-		check_exact(&b[i], &m, x, 512, n_row, out, 20);
-		if (first) {
-			t_same(b[i].name, out, first, n_row * 20);
-			nsv_guard_free(out);
-		} else {
-			first = out;
-		}
-	}
-	nsv_guard_free(first);
+	check_rows_exact(&m, x, n_row, 1);
 	nsv_guard_free(x);
 	t_matrix_free(&m);
 }

@@ -150,7 +150,8 @@ enum bad_batch {
 	N_BAD,
 };
 
-static void spoil(struct family_run *r, struct family_step *s, int32_t *tokens, enum bad_batch bad)
+/* Something of one row. */
+static void spoil_row(struct family_step *s, int32_t *tokens, enum bad_batch bad)
 {
 	switch (bad) {
 	case TOKEN_LOW:
@@ -183,6 +184,14 @@ static void spoil(struct family_run *r, struct family_step *s, int32_t *tokens, 
 	case OUT_TWICE:
 		s->out_rows[1] = 0;
 		break;
+	default:
+		fail_msg("bad batch %d is none of a row", (int)bad);
+	}
+}
+
+static void spoil(struct family_run *r, struct family_step *s, int32_t *tokens, enum bad_batch bad)
+{
+	switch (bad) {
 	case OUT_MANY:
 		s->batch.n_out = MAX_ROW + 1;
 		break;
@@ -210,8 +219,11 @@ static void spoil(struct family_run *r, struct family_step *s, int32_t *tokens, 
 	case POOL_HEADS:
 		r->kv.shape.n_head = FAMILY_N_KV_HEAD;
 		break;
-	default:
+	case OTHER_BACKEND:
 		r->dispatch.backend = family_backend("model");
+		break;
+	default:
+		spoil_row(s, tokens, bad);
 	}
 }
 
