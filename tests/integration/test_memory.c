@@ -9,6 +9,7 @@
 #include <cmocka.h>
 
 #include "tests/tools/group.h"
+#include "tests/tools/proc.h"
 #include "tests/tools/raw.h"
 #include "tests/tools/serve.h"
 #include "tests/tools/wait.h"
@@ -164,6 +165,37 @@ static void test_prompts(void **state)
 	end();
 }
 
+/* What a long word took for a moment is nobody's: kept, clients could not have it. */
+static void test_long_words_leave_nothing(void **state)
+{
+	enum { LEN = 1 << 20, N = 8 };
+	struct nsv_geom want = {.n_slot = 1, .arena_len = LEN, .n_token = 64, .text_len = 1024};
+	struct nsv_raw r;
+	struct nsv_cqe c;
+	(void)state;
+
+	nsv_serve(&served, JSON);
+	assert_int_equal(nsv_raw_open(&r, served.daemon.socket, &want), 0);
+	long own = nsv_proc_status(served.daemon.pid, "RssAnon:");
+	for (uint32_t i = 0; i < N; i++) {
+		struct nsv_sqe sqe = nsv_raw_tokenize(&r, 0, LEN >> i % 3); /* one may have what another left */
+		nsv_raw_put(&r, &sqe);
+		do
+			assert_true(nsv_raw_next(&r, &c));
+		while (c.request_id != sqe.request_id);
+		assert_int_not_equal(c.kind, NSV_CQE_ERROR);
+		sqe = (struct nsv_sqe){.op = NSV_OP_CANCEL,
+			.request_id = sqe.request_id,
+			.target_id = sqe.request_id};
+		nsv_raw_put(&r, &sqe);
+		assert_true(nsv_raw_next(&r, &c));
+	}
+	nsv_raw_close(&r);
+	assert_true(NSV_WAIT_FOR(
+		nsv_proc_status(served.daemon.pid, "RssAnon:") < own + (long)(4 * MIB)));
+	nsv_serve_end(&served);
+}
+
 static void read_groups(char *text, size_t len)
 {
 	FILE *f = fopen("/proc/self/cgroup", "re");
@@ -211,6 +243,7 @@ int main(void)
 		cmocka_unit_test(test_large_sessions),
 		cmocka_unit_test(test_holes),
 		cmocka_unit_test(test_prompts),
+		cmocka_unit_test(test_long_words_leave_nothing),
 		cmocka_unit_test(test_warning),
 	};
 
