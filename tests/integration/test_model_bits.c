@@ -10,9 +10,9 @@
 #include <cmocka.h>
 #include <math.h>
 #include <string.h>
-#include <time.h>
 
 #include "tests/tools/model-run.h"
+#include "tests/tools/rnd.h"
 
 #define MAX_PROMPT 700
 #define N_DECODE 12
@@ -48,7 +48,7 @@ static struct subject *get_subject(void **state)
 
 static int32_t draw_token(const struct model_run *r)
 {
-	return (int32_t)((uint32_t)random() % r->n_vocab);
+	return (int32_t)t_below(r->n_vocab);
 }
 
 static void draw_tokens(const struct model_run *r, int32_t *tokens, uint32_t n)
@@ -319,7 +319,6 @@ int main(void)
 		TEST(test_chunks, subjects[3]),
 	};
 	const char *name = getenv("NANOSERVE_TEST_BACKEND");
-	unsigned int seed = (unsigned int)time(NULL);
 	struct nsv_err err = {""};
 
 	int ret = nsv_backend_choose(name && *name ? name : "cpu", &backend, &err);
@@ -327,7 +326,6 @@ int main(void)
 		printf("%s: %s\n", ret == -ENOTSUP ? "skipped" : "failed", err.text);
 		return ret != -ENOTSUP;
 	}
-	printf("seed %u\n", seed);
-	srandom(seed);
+	t_seed();
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -25,6 +25,7 @@
 #include "tests/tools/daemon.h"
 #include "tests/tools/proc.h"
 #include "tests/tools/raw.h"
+#include "tests/tools/rnd.h"
 #include "tests/tools/tiny.h"
 #include "tests/tools/wait.h"
 
@@ -50,22 +51,18 @@ struct shared {
 static struct nsv_test_daemon served;
 static struct shared *shared;
 
-/* ---- Chance: splitmix64, a stream a life */
+/* ---- Chance: a stream a life */
 
 static uint64_t rng;
 
 static uint64_t any(void)
 {
-	uint64_t z = (rng += 0x9e3779b97f4a7c15ull);
-
-	z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
-	z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
-	return z ^ (z >> 31);
+	return t_next(&rng);
 }
 
 static uint32_t below(uint32_t n)
 {
-	return (uint32_t)(any() % n);
+	return t_next_below(&rng, n);
 }
 
 /* A number as an attacker would choose it. */

@@ -170,14 +170,6 @@ struct stream {
 	size_t n_token, n_lp, text_len; /* of the answer so far */
 };
 
-static uint32_t below(uint64_t *rng, uint32_t n)
-{
-	uint64_t z = (*rng += 0x9e3779b97f4a7c15ull);
-
-	z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
-	return (uint32_t)((z ^ (z >> 31)) % n);
-}
-
 static void note_token(struct stream *s)
 {
 	uint64_t n_kill = load(&count.n_kill), before = load(&count.first_of);
@@ -279,8 +271,8 @@ static void *run_stream(void *arg)
 			s.client = open_session(narrow);
 		if (!s.client)
 			break;
-		read_answers(&s, below(&s.rng, N_KIND));
-		if (below(&s.rng, 20) == 0) { /* most sessions live through many daemons */
+		read_answers(&s, t_next_below(&s.rng, N_KIND));
+		if (t_next_below(&s.rng, 20) == 0) { /* most sessions live through many daemons */
 			nsv_client_close(s.client);
 			s.client = NULL;
 		}
@@ -352,7 +344,7 @@ static void *run_submitter(void *arg)
 		bool cancelled[N_BURST] = {false};
 		submit_burst(client, text, r);
 		for (int i = 1; i < N_BURST && r[i]; i++)
-			if ((cancelled[i] = below(&rng, 4) == 0))
+			if ((cancelled[i] = t_next_below(&rng, 4) == 0))
 				nsv_request_cancel(r[i]);
 		for (int i = N_BURST - 1; i > 0; i--) {
 			if (r[i])

@@ -3,6 +3,8 @@
 
 #include <string.h>
 
+#include "tests/tools/rnd.h"
+
 #define TYPE_U32 4
 #define TYPE_I32 5
 #define TYPE_F32 6
@@ -120,26 +122,17 @@ void nsv_gguf_put_i32s(struct nsv_gguf_writer *w, const char *key, const int32_t
 
 /* ---- Tensors */
 
-static uint64_t next_random(struct nsv_gguf_writer *w)
-{
-	uint64_t z = w->rng += 0x9e3779b97f4a7c15;
-
-	z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9;
-	z = (z ^ z >> 27) * 0x94d049bb133111eb;
-	return z ^ z >> 31;
-}
-
 /* A half of 2^-8 to 2^-7, of either sign: a scale that keeps values small. */
 static uint16_t random_half(struct nsv_gguf_writer *w)
 {
-	uint64_t r = next_random(w);
+	uint64_t r = t_next(&w->rng);
 
 	return (uint16_t)((r & 0x8000) | 0x1c00 | (r >> 16 & 0x3ff));
 }
 
 static float random_float(struct nsv_gguf_writer *w, float middle)
 {
-	return middle + ((float)(next_random(w) >> 40) / (1 << 24) - 0.5f) * 0.2f;
+	return middle + ((float)(t_next(&w->rng) >> 40) / (1 << 24) - 0.5f) * 0.2f;
 }
 
 /* Where the scale of a block lies, whether an offset follows it, and how many powers of two it is
@@ -201,7 +194,7 @@ static void put_block(struct nsv_gguf_writer *w, const struct nsv_dtype_info *in
 		return;
 	}
 	for (uint32_t i = 0; i < info->n_byte; i++)
-		block[i] = (uint8_t)next_random(w);
+		block[i] = (uint8_t)t_next(&w->rng);
 	put_scales(w, info->dtype, block);
 	put(&w->data, block, info->n_byte);
 }

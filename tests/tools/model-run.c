@@ -9,6 +9,7 @@
 
 #include "cache/kv.h"
 #include "tests/tools/model-run.h"
+#include "tests/tools/rnd.h"
 
 #define HUGE_PAGE ((size_t)2 << 20)
 
@@ -142,7 +143,7 @@ void model_run_shuffle(struct model_run *r)
 	for (uint32_t i = 0; i < n; i++)
 		assert_int_equal(nsv_block_get(&r->alloc, &block[i]), 0);
 	for (uint32_t i = n; i > 0; i--) {
-		uint32_t j = (uint32_t)random() % i;
+		uint32_t j = t_below(i);
 		int32_t b = block[j];
 
 		block[j] = block[i - 1];

@@ -1,4 +1,4 @@
-/* See rnd.h. splitmix64 (Steele, Lea, Flood, OOPSLA 2014). */
+/* The program's state. */
 #include "tests/tools/rnd.h"
 
 #include <stdio.h>
@@ -20,16 +20,12 @@ void t_seed(void)
 
 uint64_t t_rand(void)
 {
-	uint64_t z = state += 0x9e3779b97f4a7c15u;
-
-	z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
-	z = (z ^ z >> 27) * 0x94d049bb133111ebu;
-	return z ^ z >> 31;
+	return t_next(&state);
 }
 
 uint32_t t_below(uint32_t n)
 {
-	return (uint32_t)((t_rand() >> 32) * n >> 32);
+	return t_next_below(&state, n);
 }
 
 float t_float(float least, float most)

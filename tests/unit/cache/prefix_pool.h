@@ -7,16 +7,11 @@
 #include <stddef.h>
 #include <cmocka.h>
 #include <string.h>
-#include <time.h>
 
 #include "cache/prefix_tree.h"
+#include "tests/tools/rnd.h"
 
 static const struct nsv_prefix_key secret = {"a secret that the test knows"};
-
-static inline uint32_t draw(uint32_t n)
-{
-	return (uint32_t)random() % n;
-}
 
 /* A pool and a tree over it. */
 struct bench {

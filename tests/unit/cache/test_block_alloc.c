@@ -5,16 +5,11 @@
 #include <stddef.h>
 #include <cmocka.h>
 #include <string.h>
-#include <time.h>
 
 #include "cache/block_alloc.h"
+#include "tests/tools/rnd.h"
 
 #define N_BLOCK 61
-
-static uint32_t draw(uint32_t n)
-{
-	return (uint32_t)random() % n;
-}
 
 static void test_init(void **state)
 {
@@ -90,10 +85,10 @@ static uint32_t count_free(const uint32_t *ref)
 
 static void random_step(struct nsv_block_alloc *a, uint32_t *ref, bool *cached)
 {
-	int32_t b = (int32_t)draw(N_BLOCK);
+	int32_t b = (int32_t)t_below(N_BLOCK);
 	uint32_t n_free = count_free(ref);
 
-	switch (draw(6)) {
+	switch (t_below(6)) {
 	case 0:
 		assert_int_equal(nsv_block_get(a, &b), n_free == 0);
 		if (n_free > 0) {
@@ -106,24 +101,24 @@ static void random_step(struct nsv_block_alloc *a, uint32_t *ref, bool *cached)
 		ref[b]++;
 		break;
 	case 2:
-		assert_int_equal(nsv_block_cache(a, b),
-			ref[b] == 0 ? -EINVAL : cached[b] ? -EALREADY : 0);
+		assert_int_equal(nsv_block_cache(a, b), ref[b] == 0 ? -EINVAL
+							: cached[b] ? -EALREADY
+								    : 0);
 		ref[b] += ref[b] > 0 && !cached[b];
 		cached[b] = ref[b] > 0;
 		break;
 	case 3:
-		assert_int_equal(
-			nsv_block_uncache(a, b), cached[b] ? ref[b] == 1 : -EALREADY);
+		assert_int_equal(nsv_block_uncache(a, b), cached[b] ? ref[b] == 1 : -EALREADY);
 		ref[b] -= cached[b];
 		cached[b] = false;
 		break;
 	case 4:
 		if (cached[b])
-			nsv_block_set_inner(a, b, draw(2));
+			nsv_block_set_inner(a, b, t_below(2));
 		break;
 	default:
-		assert_int_equal(nsv_block_unref(a, b),
-			ref[b] == cached[b] ? -EALREADY : ref[b] == 1);
+		assert_int_equal(
+			nsv_block_unref(a, b), ref[b] == cached[b] ? -EALREADY : ref[b] == 1);
 		ref[b] -= ref[b] > cached[b];
 	}
 }
@@ -249,7 +244,7 @@ static void test_audit_sees(void **state)
 		for (int i = 0; i < 8; i++)
 			assert_int_equal(nsv_block_get(&a, &b[i]), 0);
 		assert_int_equal(nsv_block_audit(&a, &err), 0);
-		corrupt(&a, kind, a.next[a.head], b[draw(8)]);
+		corrupt(&a, kind, a.next[a.head], b[t_below(8)]);
 		if (nsv_block_audit(&a, &err) != -EUCLEAN)
 			fail_msg("corruption %d went unseen", kind);
 		assert_true(strlen(err.text) > 0);
@@ -267,9 +262,7 @@ int main(void)
 		cmocka_unit_test(test_idle_order),
 		cmocka_unit_test(test_audit_sees),
 	};
-	unsigned int seed = (unsigned int)time(NULL);
 
-	printf("seed %u\n", seed);
-	srandom(seed);
+	t_seed();
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

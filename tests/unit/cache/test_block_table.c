@@ -3,19 +3,14 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <cmocka.h>
-#include <time.h>
 
 #include "cache/block_table.h"
+#include "tests/tools/rnd.h"
 
 #define N_BLOCK 24
 #define N_TABLE 4
 #define CAP 12
 #define BLOCK_SIZE 16
-
-static uint32_t draw(uint32_t n)
-{
-	return (uint32_t)random() % n;
-}
 
 static void test_reserve(void **state)
 {
@@ -72,14 +67,14 @@ static void check_slots(const struct nsv_block_table *t)
 {
 	uint64_t end = (uint64_t)t->n * BLOCK_SIZE;
 	int64_t slots[CAP * BLOCK_SIZE];
-	uint32_t pos = draw((uint32_t)end + 1), n = draw((uint32_t)(end - pos) + 1);
+	uint32_t pos = t_below((uint32_t)end + 1), n = t_below((uint32_t)(end - pos) + 1);
 
 	assert_int_equal(nsv_block_table_slots(t, BLOCK_SIZE, pos, n, slots), 0);
 	for (uint32_t i = 0; i < n; i++) {
 		assert_int_equal(slots[i] / BLOCK_SIZE, t->block[(pos + i) / BLOCK_SIZE]);
 		assert_int_equal(slots[i] % BLOCK_SIZE, (pos + i) % BLOCK_SIZE);
 	}
-	uint32_t over = (uint32_t)(end - pos) + 1 + draw(100);
+	uint32_t over = (uint32_t)(end - pos) + 1 + t_below(100);
 	assert_int_equal(nsv_block_table_slots(t, BLOCK_SIZE, pos, over, slots), -ERANGE);
 	assert_int_equal(nsv_block_table_slots(t, BLOCK_SIZE, end + 1, 0, slots), -ERANGE);
 	assert_int_equal(nsv_block_table_slots(t, BLOCK_SIZE, UINT64_MAX, 2, slots), -ERANGE);
@@ -97,11 +92,12 @@ static void test_random(void **state)
 	for (int i = 0; i < N_TABLE; i++)
 		t[i] = (struct nsv_block_table){.block = block[i], .cap = CAP};
 	for (int step = 0; step < 20000; step++) {
-		struct nsv_block_table *one = &t[draw(N_TABLE)];
-		uint32_t n_token = draw(CAP * BLOCK_SIZE + 40), need = nsv_blocks_for(n_token, 16);
+		struct nsv_block_table *one = &t[t_below(N_TABLE)];
+		uint32_t n_token = t_below(CAP * BLOCK_SIZE + 40),
+			 need = nsv_blocks_for(n_token, 16);
 		uint32_t before = one->n, n_free = a.n_free, held = 0;
 
-		if (draw(3) == 0) {
+		if (t_below(3) == 0) {
 			assert_int_equal(nsv_block_table_release(one, &a), 0);
 			assert_int_equal(a.n_free, n_free + before);
 		} else {
@@ -128,9 +124,7 @@ int main(void)
 		cmocka_unit_test(test_release_goes_on),
 		cmocka_unit_test(test_random),
 	};
-	unsigned int seed = (unsigned int)time(NULL);
 
-	printf("seed %u\n", seed);
-	srandom(seed);
+	t_seed();
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -4,25 +4,20 @@
 #include <stddef.h>
 #include <cmocka.h>
 #include <string.h>
-#include <time.h>
 
 #include "cache/kv.h"
-
-static uint32_t draw(uint32_t n)
-{
-	return (uint32_t)random() % n;
-}
+#include "tests/tools/rnd.h"
 
 static struct nsv_kv_geom draw_geom(void)
 {
-	return (struct nsv_kv_geom){.n_layer = 1 + draw(40),
-		.n_kv_head = 1 + draw(12),
-		.head_dim = 1 + draw(256),
-		.block_size = 1u << draw(7),
-		.n_block = 1 + draw(1000),
-		.elem_len = draw(2) ? 4 : 2,
-		.dtype = draw(31),
-		.k_dim_major = draw(2)};
+	return (struct nsv_kv_geom){.n_layer = 1 + t_below(40),
+		.n_kv_head = 1 + t_below(12),
+		.head_dim = 1 + t_below(256),
+		.block_size = 1u << t_below(7),
+		.n_block = 1 + t_below(1000),
+		.elem_len = t_below(2) ? 4 : 2,
+		.dtype = t_below(31),
+		.k_dim_major = t_below(2)};
 }
 
 static void test_sizes(void **state)
@@ -93,7 +88,7 @@ static void test_budget(void **state)
 	for (int i = 0; i < 2000; i++) {
 		struct nsv_kv_geom g = draw_geom();
 		struct nsv_kv_size s;
-		size_t budget = (size_t)random() % (64u << 20);
+		size_t budget = t_below(64u << 20);
 		uint32_t n;
 
 		assert_int_equal(nsv_kv_blocks_in(&g, budget, &n), 0);
@@ -129,7 +124,7 @@ static void test_head(void **state)
 			nsv_kv_head_check(&h, s.region, &g, 0x1234567890abcdefull, 7, &err), 0);
 		for (size_t w = 0; w < NSV_ARRAY_LEN(word); w++) {
 			bad = h;
-			((unsigned char *)&bad)[word[w]] ^= (unsigned char)(1 + draw(255));
+			((unsigned char *)&bad)[word[w]] ^= (unsigned char)(1 + t_below(255));
 			err.text[0] = '\0';
 			assert_int_equal(nsv_kv_head_check(&bad, s.region, &g,
 						 0x1234567890abcdefull, 7, &err),
@@ -138,7 +133,7 @@ static void test_head(void **state)
 		}
 		for (size_t w = 0; w < sizeof(g); w++) {
 			bad = h;
-			((unsigned char *)&bad.geom)[w] ^= (unsigned char)(1 + draw(255));
+			((unsigned char *)&bad.geom)[w] ^= (unsigned char)(1 + t_below(255));
 			assert_int_equal(nsv_kv_head_check(&bad, s.region, &g,
 						 0x1234567890abcdefull, 7, &err),
 				-EPROTO);
@@ -158,9 +153,7 @@ int main(void)
 		cmocka_unit_test(test_budget),
 		cmocka_unit_test(test_head),
 	};
-	unsigned int seed = (unsigned int)time(NULL);
 
-	printf("seed %u\n", seed);
-	srandom(seed);
+	t_seed();
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -154,13 +154,13 @@ static void evict(struct world *w, uint32_t n)
 
 static void draw_tokens(struct world *w, struct seq *q)
 {
-	const struct seq *other = &w->seqs[draw(N_SEQ)];
-	uint32_t n_same = draw(2) ? draw(MAX_TOKEN + 1) : 0;
+	const struct seq *other = &w->seqs[t_below(N_SEQ)];
+	uint32_t n_same = t_below(2) ? t_below(MAX_TOKEN + 1) : 0;
 
-	q->domain = 1000 + draw(N_DOMAIN);
-	q->n_token = draw(MAX_TABLE * w->size + 1);
+	q->domain = 1000 + t_below(N_DOMAIN);
+	q->n_token = t_below(MAX_TABLE * w->size + 1);
 	for (uint32_t i = 0; i < q->n_token; i++)
-		q->tokens[i] = i < n_same ? other->tokens[i] : (int32_t)draw(3);
+		q->tokens[i] = i < n_same ? other->tokens[i] : (int32_t)t_below(3);
 }
 
 static void check_match(const struct world *w, const struct seq *q, uint32_t n_token, uint32_t cap,
@@ -188,7 +188,7 @@ static void check_match(const struct world *w, const struct seq *q, uint32_t n_t
 
 static void release(struct world *w, struct seq *q)
 {
-	bool forward = draw(8) == 0; /* not what a table does, but nothing may break */
+	bool forward = t_below(8) == 0; /* not what a table does, but nothing may break */
 
 	for (uint32_t i = 0; i < q->n_block; i++) {
 		int32_t b = q->blocks[forward ? i : q->n_block - 1 - i];
@@ -201,11 +201,11 @@ static void release(struct world *w, struct seq *q)
 
 static void start(struct world *w, struct seq *q)
 {
-	uint32_t cap = draw(4) ? MAX_TABLE : draw(MAX_TABLE), need, n_look;
+	uint32_t cap = t_below(4) ? MAX_TABLE : t_below(MAX_TABLE), need, n_look;
 	struct nsv_prefix_hit hit;
 
 	draw_tokens(w, q);
-	n_look = q->n_token > 0 && draw(2) ? q->n_token - 1 : q->n_token;
+	n_look = q->n_token > 0 && t_below(2) ? q->n_token - 1 : q->n_token;
 	nsv_prefix_tree_match(&w->b.tree, q->domain, q->tokens, n_look, q->blocks, cap, &hit);
 	check_match(w, q, n_look, cap, &hit);
 	q->live = true;
@@ -229,8 +229,8 @@ static void start(struct world *w, struct seq *q)
 
 static void insert(struct world *w, struct seq *q)
 {
-	uint32_t n_block = draw(q->n_token / w->size + 1), n_new = 0, ret_n_new = 99;
-	bool with_place = draw(2);
+	uint32_t n_block = t_below(q->n_token / w->size + 1), n_new = 0, ret_n_new = 99;
+	bool with_place = t_below(2);
 
 	for (uint32_t i = 0; i < n_block; i++) {
 		uint32_t n = (i + 1) * w->size;
@@ -263,13 +263,13 @@ static void drop_all(struct world *w)
 
 static void random_step(struct world *w)
 {
-	struct seq *q = &w->seqs[draw(N_SEQ)];
-	uint32_t what = draw(100);
+	struct seq *q = &w->seqs[t_below(N_SEQ)];
+	uint32_t what = t_below(100);
 
-	if (draw(400) == 0)
+	if (t_below(400) == 0)
 		drop_all(w);
 	else if (what < 10)
-		evict(w, draw(6));
+		evict(w, t_below(6));
 	else if (!q->live)
 		start(w, q);
 	else if (what < 70)
@@ -318,9 +318,7 @@ int main(void)
 		cmocka_unit_test(test_random),
 		cmocka_unit_test(test_collisions),
 	};
-	unsigned int seed = (unsigned int)time(NULL);
 
-	printf("seed %u\n", seed);
-	srandom(seed);
+	t_seed();
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -58,12 +58,12 @@ static void test_key(void **state)
 	bench_init(&b, 4, 64);
 	t = b.tree;
 	for (int i = 0; i < 64; i++)
-		tokens[i] = (int32_t)random();
+		tokens[i] = (int32_t)(t_rand() >> 33);
 	t.hash(&t, 7, &parent, tokens, 64, &key);
 	t.hash(&t, 7, &parent, tokens, 64, &other);
 	assert_memory_equal(&key, &other, sizeof(key));
 	for (int i = 0; i < 64; i++) {
-		tokens[i] ^= 1 << draw(31);
+		tokens[i] ^= 1 << t_below(31);
 		t.hash(&t, 7, &parent, tokens, 64, &other);
 		assert_memory_not_equal(&key, &other, sizeof(key));
 		key = other;
@@ -73,7 +73,7 @@ static void test_key(void **state)
 	t.hash(&t, 7, NULL, NULL, 0, &other);
 	assert_memory_not_equal(&key, &other, sizeof(key));
 	u = t;
-	u.secret.v[draw(NSV_PREFIX_KEY_LEN)] ^= 1;
+	u.secret.v[t_below(NSV_PREFIX_KEY_LEN)] ^= 1;
 	u.hash(&u, 7, &parent, tokens, 64, &other);
 	assert_memory_not_equal(&key, &other, sizeof(key));
 	for (int bit = 0; bit < 64; bit++) {
@@ -84,7 +84,7 @@ static void test_key(void **state)
 		u.hash(&u, 7, &parent, tokens, 64, &other);
 		assert_memory_not_equal(&key, &other, sizeof(key));
 	}
-	parent.v[draw(NSV_PREFIX_KEY_LEN)] ^= 1;
+	parent.v[t_below(NSV_PREFIX_KEY_LEN)] ^= 1;
 	t.hash(&t, 7, &parent, tokens, 64, &other);
 	assert_memory_not_equal(&key, &other, sizeof(key));
 	bench_deinit(&b);
@@ -99,14 +99,15 @@ static void test_domains(void **state)
 	for (int round = 0; round < 300; round++) {
 		struct bench b;
 		int32_t tokens[16], blocks[4], got[4];
-		uint64_t domain = (uint64_t)random() << draw(33), other = domain ^ 1ull << draw(64);
+		uint64_t domain = t_rand() >> 33 << t_below(33),
+			 other = domain ^ 1ull << t_below(64);
 		struct nsv_prefix_hit hit;
 
 		bench_init(&b, 8, 4);
 		if (hashes[round % 3])
 			b.tree.hash = hashes[round % 3];
 		for (int i = 0; i < 16; i++)
-			tokens[i] = (int32_t)draw(50000);
+			tokens[i] = (int32_t)t_below(50000);
 		fill(&b, domain, tokens, 4, blocks);
 		nsv_prefix_tree_match(&b.tree, other, tokens, 16, got, 4, &hit);
 		assert_int_equal(hit.n_block + hit.n_partial, 0);
@@ -247,7 +248,7 @@ static void test_partial(void **state)
 	(void)state;
 	bench_init(&b, 8, 8);
 	for (uint32_t i = 8; i-- > 1;) {
-		uint32_t j = draw(i + 1), swap = order[i];
+		uint32_t j = t_below(i + 1), swap = order[i];
 		order[i] = order[j];
 		order[j] = swap;
 	}
@@ -354,7 +355,7 @@ static void test_cost(void **state)
 	(void)state;
 	bench_init(&b, N, SIZE);
 	for (int i = 0; i < N * SIZE; i++)
-		tokens[i] = (int32_t)random();
+		tokens[i] = (int32_t)(t_rand() >> 33);
 	for (uint32_t i = 0; i < N; i++) {
 		assert_int_equal(nsv_block_get(&b.alloc, &blocks[i]), 0);
 		assert_int_equal(
@@ -362,7 +363,7 @@ static void test_cost(void **state)
 	}
 	assert_int_equal(b.tree.n_hash, N + 1);
 	for (int i = 0; i < 100; i++) {
-		uint32_t n_known = draw(N + 1), n = n_known * SIZE;
+		uint32_t n_known = t_below(N + 1), n = n_known * SIZE;
 		uint64_t before = b.tree.n_hash;
 
 		if (n_known < N)
@@ -509,7 +510,7 @@ static void corrupt(
 		t->tokens[leaf * (int)t->block_size + 1]++;
 		break;
 	case KEY:
-		n->key.v[draw(NSV_PREFIX_KEY_LEN)] ^= 1;
+		n->key.v[t_below(NSV_PREFIX_KEY_LEN)] ^= 1;
 		break;
 	case PARENT:
 		n->parent = t->nodes[stem].parent;
@@ -575,7 +576,7 @@ static void test_audit_sees(void **state)
 		give_back(&b, blocks[0], 3);
 		give_back(&b, blocks[1], 3);
 		check(&b);
-		corrupt(&b, kind, blocks[0][1], blocks[draw(2)][2], b.alloc.head);
+		corrupt(&b, kind, blocks[0][1], blocks[t_below(2)][2], b.alloc.head);
 		if (nsv_prefix_tree_audit(&b.tree, &err) != -EUCLEAN)
 			fail_msg("corruption %d went unseen", kind);
 		assert_true(strlen(err.text) > 0);
@@ -603,9 +604,7 @@ int main(void)
 		cmocka_unit_test(test_errors),
 		cmocka_unit_test(test_audit_sees),
 	};
-	unsigned int seed = (unsigned int)time(NULL);
 
-	printf("seed %u\n", seed);
-	srandom(seed);
+	t_seed();
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

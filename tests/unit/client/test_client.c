@@ -8,14 +8,13 @@
 
 #include <nanoserve/client.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "tests/tools/ask.h"
+#include "tests/tools/rnd.h"
 #include "tests/tools/wait.h"
 #include "tests/unit/client/fake_daemon.h"
 
-static unsigned int seed;
 static struct fake_daemon daemon_;
 
 static int begin(void **state)
@@ -54,7 +53,7 @@ static char *random_text(size_t len)
 	char *text = malloc(len + 1);
 
 	for (size_t i = 0; i < len; i++)
-		text[i] = (char)('a' + rand() % 26);
+		text[i] = (char)('a' + t_below(26));
 	text[len] = 0;
 	return text;
 }
@@ -105,7 +104,7 @@ static void test_stream(void **state)
 	struct nsv_client *c = open_small(*state, 2);
 
 	for (int round = 0; round < 50; round++) {
-		size_t len = 1 + (size_t)rand() % 5000;
+		size_t len = 1 + t_below(5000);
 		char *text = random_text(len);
 		struct nsv_client_params p;
 		struct nsv_request *r;
@@ -180,21 +179,20 @@ static void test_answers(void **state)
 
 	nsv_client_params_init(&p);
 	for (int round = 0; round < 60; round++) {
-		size_t len = 1 + (size_t)rand() % 2000;
-		uint32_t n = 1 + (uint32_t)rand() % N_SLOT;
+		size_t len = 1 + t_below(2000);
+		uint32_t n = 1 + t_below(N_SLOT);
 		char *text = random_text(len);
 
 		p.n_branch = n;
 		p.flags = round & 1 ? NSV_CLIENT_LOGPROBS : 0;
-		assert_int_equal(
-			PATIENTLY(nsv_client_submit_text(c, text, len, &p, &r[0])), 0);
+		assert_int_equal(PATIENTLY(nsv_client_submit_text(c, text, len, &p, &r[0])), 0);
 		for (uint32_t i = 0; i < n; i++) {
 			r[i] = nsv_request_answer(r[0], i);
 			assert_non_null(r[i]);
 			assert_int_equal(nsv_request_id(r[i]), nsv_request_id(r[0]) + i);
 		}
 		assert_null(nsv_request_answer(r[0], n));
-		uint32_t dropped = 1 + (uint32_t)rand() % N_SLOT;
+		uint32_t dropped = 1 + t_below(N_SLOT);
 		if (dropped < n) { /* unread: its slot is had back */
 			nsv_request_free(r[dropped]);
 			assert_null(nsv_request_answer(r[0], dropped));
@@ -281,7 +279,7 @@ static void test_many(void **state)
 	int left = 300, active = 0;
 
 	for (int i = 0; i < N; i++) {
-		len[i] = 1 + (size_t)rand() % 3000;
+		len[i] = 1 + t_below(3000);
 		texts[i] = random_text(len[i]);
 		assert_int_equal(nsv_client_submit_text(c, texts[i], len[i], NULL, &r), 0);
 		nsv_request_set_data(r, (void *)(intptr_t)i);
@@ -354,7 +352,7 @@ static void test_cancel(void **state)
 
 	for (int round = 0; round < 20; round++) {
 		assert_int_equal(nsv_client_submit_text(c, "for ever", 8, NULL, &r), 0);
-		for (int i = rand() % 10; i > 0; i--)
+		for (uint32_t i = t_below(10); i > 0; i--)
 			assert_int_equal(nsv_ask_next(r, &chunk), 1);
 		assert_int_equal(nsv_request_cancel(r), 0);
 		while ((ret = nsv_ask_next(r, &chunk)) > 0)
@@ -365,8 +363,7 @@ static void test_cancel(void **state)
 	}
 	/* Freed in mid-stream: the one slot comes back by itself. */
 	for (int round = 0; round < 20; round++) {
-		assert_int_equal(
-			PATIENTLY(nsv_client_submit_text(c, "for ever", 8, NULL, &r)), 0);
+		assert_int_equal(PATIENTLY(nsv_client_submit_text(c, "for ever", 8, NULL, &r)), 0);
 		if (round & 1)
 			assert_int_equal(nsv_ask_next(r, &chunk), 1);
 		nsv_request_free(r);
@@ -724,10 +721,7 @@ int main(void)
 		cmocka_unit_test(test_sleep),
 		cmocka_unit_test(test_full_ring),
 	};
-	const char *given = getenv("NSV_TEST_SEED");
 
-	seed = given ? (unsigned int)strtoul(given, NULL, 0) : (unsigned int)time(NULL);
-	printf("seed %u (NSV_TEST_SEED)\n", seed);
-	srand(seed);
+	t_seed();
 	return cmocka_run_group_tests(tests, begin, end);
 }

@@ -7,11 +7,11 @@
 #include <cmocka.h>
 
 #include <string.h>
-#include <time.h>
 
 #include "client/arena.h"
 #include "client/encode.h"
 #include "client/spin.h"
+#include "tests/tools/rnd.h"
 
 /* Pieces in use never overlap, are contiguous, and all of the arena comes back. */
 static void test_arena(void **state)
@@ -27,7 +27,7 @@ static void test_arena(void **state)
 
 	(void)state;
 	for (int i = 0; i < 100000; i++) {
-		uint32_t off = 0, len = (uint32_t)rand() % (rand() % 8 ? 100 : LEN + 1);
+		uint32_t off = 0, len = t_below(t_below(8) ? 100 : LEN + 1);
 		uint64_t tail = 0;
 		int ret = n < MOST ? nsv_arena_find(&a, len, &off, &tail) : -EAGAIN;
 		if (ret == -EAGAIN) {
@@ -176,9 +176,7 @@ int main(void)
 		cmocka_unit_test(test_lists),
 		cmocka_unit_test(test_spin),
 	};
-	unsigned int seed = (unsigned int)time(NULL);
 
-	printf("seed %u\n", seed);
-	srand(seed);
+	t_seed();
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

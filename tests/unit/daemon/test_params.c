@@ -7,9 +7,10 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <string.h>
-#include <time.h>
 
 #include <cmocka.h>
+
+#include "tests/tools/rnd.h"
 
 static size_t put_record(unsigned char *p, uint32_t type, const char *text)
 {
@@ -248,7 +249,7 @@ static void test_int_params(void **state)
 	q.n_logprob++;
 	expect(q, NSV_E_PARAM, "n_logprob");
 	for (size_t i = 0; i < NSV_ARRAY_LEN(p.reserved); i++)
-		expect(WITH(reserved[i], 1u << (uint32_t)random() % 32), NSV_E_PARAM, "reserved");
+		expect(WITH(reserved[i], 1u << t_below(32)), NSV_E_PARAM, "reserved");
 	q = p;
 	q.min_tokens = q.max_tokens = 7;
 	expect(q, 0, "");
@@ -409,9 +410,7 @@ int main(void)
 		cmocka_unit_test(test_lists_refused),
 		cmocka_unit_test(test_all_allowed_are_banned),
 	};
-	unsigned int seed = (unsigned int)time(NULL);
 
-	printf("seed %u\n", seed);
-	srandom(seed);
+	t_seed();
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -7,13 +7,13 @@
 #include <stdint.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <time.h>
 
 #include <cmocka.h>
 
 #include "daemon/load/gguf.h"
 #include "tests/tools/daemon.h"
 #include "tests/tools/gguf_write.h"
+#include "tests/tools/rnd.h"
 
 static uint64_t seed;
 
@@ -398,22 +398,15 @@ static void test_every_prefix(void **state)
 	free(f.p);
 }
 
-static uint64_t next_random(void)
-{
-	seed ^= seed << 13;
-	seed ^= seed >> 7;
-	return seed ^= seed << 17;
-}
-
 static void mutate(struct file *f)
 {
 	static const uint64_t edges[] = {
 		0, 1, 0x7fffffff, 0xffffffff, 1ull << 32, 1ull << 61, 1ull << 63, UINT64_MAX};
-	size_t at = next_random() % (f->len - 8);
-	uint64_t x = edges[next_random() % NSV_ARRAY_LEN(edges)];
+	size_t at = t_rand() % (f->len - 8);
+	uint64_t x = edges[t_below(NSV_ARRAY_LEN(edges))];
 
-	if (next_random() % 2)
-		f->p[at] = (uint8_t)next_random();
+	if (t_below(2))
+		f->p[at] = (uint8_t)t_rand();
 	else
 		memcpy(f->p + at, &x, sizeof(x));
 }
@@ -429,7 +422,7 @@ static void test_mutations(void **state)
 		struct file f = {p, whole.len};
 
 		memcpy(p, whole.p, whole.len);
-		for (uint64_t i = next_random() % 4; i < 4; i++)
+		for (uint32_t i = t_below(4); i < 4; i++)
 			mutate(&f);
 		n_refused += parse_copy(f.p, f.len, NULL) < 0;
 	}
@@ -547,7 +540,7 @@ int main(void)
 		cmocka_unit_test(test_real_model),
 	};
 
-	seed = (uint64_t)time(NULL) * 0x9e3779b97f4a7c15 | 1;
-	printf("seed %llu\n", (unsigned long long)seed);
+	t_seed();
+	seed = t_rand();
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -8,19 +8,19 @@
 #include <cmocka.h>
 
 #include <string.h>
-#include <time.h>
 
 #include "shm/layout.h"
+#include "tests/tools/rnd.h"
 
 static struct nsv_geom random_geom(void)
 {
 	struct nsv_geom g = {
-		.n_sqe = 1u << rand() % 13,
-		.n_slot = 1 + (uint32_t)rand() % NSV_MAX_SLOT,
-		.arena_len = 4096u << rand() % 15,
-		.text_len = 256u << rand() % 17,
-		.n_token = 64u << rand() % 17,
-		.n_lp = rand() & 1 ? 0 : 128u << rand() % 16,
+		.n_sqe = 1u << t_below(13),
+		.n_slot = 1 + t_below(NSV_MAX_SLOT),
+		.arena_len = 4096u << t_below(15),
+		.text_len = 256u << t_below(17),
+		.n_token = 64u << t_below(17),
+		.n_lp = t_below(2) ? 0 : 128u << t_below(16),
 	};
 	nsv_geom_complete(&g, &g);
 	return g;
@@ -154,9 +154,7 @@ int main(void)
 		cmocka_unit_test(test_complete),
 		cmocka_unit_test(test_heads),
 	};
-	unsigned int seed = (unsigned int)time(NULL);
 
-	printf("seed %u\n", seed);
-	srand(seed);
+	t_seed();
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

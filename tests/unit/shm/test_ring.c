@@ -8,11 +8,9 @@
 
 #include <pthread.h>
 #include <sched.h>
-#include <time.h>
 
 #include "shm/ring.h"
-
-static unsigned int seed;
+#include "tests/tools/rnd.h"
 
 /* One ring's shared memory, far from its wrap or right before it. */
 struct shared {
@@ -133,7 +131,7 @@ static void race(
 	uint32_t n, uint64_t count, void *(*produce)(void *), void (*consume)(const struct run *))
 {
 	struct shared *m = aligned_alloc(64, sizeof(*m));
-	struct run r = {m, n, (uint32_t)0 - (uint32_t)(rand() % 1000), count};
+	struct run r = {m, n, (uint32_t)0 - t_below(1000), count};
 	pthread_t thread;
 	void *ret;
 
@@ -168,7 +166,7 @@ static void test_full(void **state)
 	(void)state;
 	for (uint32_t n = 1; n <= 64; n *= 2) {
 		struct shared m = {0};
-		struct run r = {&m, n, (uint32_t)rand(), 0};
+		struct run r = {&m, n, (uint32_t)t_rand(), 0};
 		m.tail = m.head = r.start;
 		struct nsv_cq_producer p = cq_producer(&r);
 		struct nsv_cq_consumer c = cq_consumer(&r);
@@ -196,8 +194,8 @@ static void test_lies(void **state)
 	(void)state;
 	for (int i = 0; i < 1000; i++) {
 		struct shared m = {0};
-		struct run r = {&m, 1u << rand() % 7, (uint32_t)rand(), 0};
-		uint32_t beyond = r.n + 1 + (uint32_t)rand() % (UINT32_MAX - 2 * r.n);
+		struct run r = {&m, 1u << t_below(7), (uint32_t)t_rand(), 0};
+		uint32_t beyond = r.n + 1 + t_below(UINT32_MAX - 2 * r.n);
 		struct nsv_sq_producer sp = sq_producer(&r);
 		struct nsv_sq_consumer sc = sq_consumer(&r);
 		struct nsv_cq_producer cp = cq_producer(&r);
@@ -217,19 +215,19 @@ static void test_log(void **state)
 {
 	enum { N = 256 };
 	int32_t log[N], in[N], out[N];
-	uint64_t end = (uint64_t)rand() << 20, read = end;
+	uint64_t end = t_rand() >> 33 << 20, read = end;
 	uint32_t space = 0;
 	int32_t next = 0, expect = 0;
 
 	(void)state;
 	for (int i = 0; i < 20000; i++) {
 		assert_int_equal(nsv_log_space(N, end, read, &space), 0);
-		uint32_t n = (uint32_t)rand() % (space + 1);
+		uint32_t n = t_below(space + 1);
 		for (uint32_t k = 0; k < n; k++)
 			in[k] = next++;
 		nsv_log_put(log, N, sizeof(int32_t), end, in, n);
 		end += n;
-		n = (uint32_t)rand() % ((uint32_t)(end - read) + 1);
+		n = t_below((uint32_t)(end - read) + 1);
 		nsv_log_get(log, N, sizeof(int32_t), read, out, n);
 		for (uint32_t k = 0; k < n; k++)
 			assert_int_equal(out[k], expect++);
@@ -281,10 +279,7 @@ int main(void)
 		cmocka_unit_test(test_bells),
 		cmocka_unit_test(test_cursor),
 	};
-	const char *given = getenv("NSV_TEST_SEED");
 
-	seed = given ? (unsigned int)strtoul(given, NULL, 0) : (unsigned int)time(NULL);
-	printf("seed %u (NSV_TEST_SEED)\n", seed);
-	srand(seed);
+	t_seed();
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

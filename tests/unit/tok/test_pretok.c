@@ -6,11 +6,11 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
-#include <time.h>
 
 #include <cmocka.h>
 
 #include "daemon/tok/utf8.h"
+#include "tests/tools/rnd.h"
 
 static const struct nsv_pretok *find(const char *name)
 {
@@ -71,19 +71,18 @@ static void test_random_text(void **state)
 	static const char *const names[] = {"gpt-2", "smollm", "llama-bpe", "qwen2"};
 	static const char *const chars[] = {" ", "\n", "\r", "\t", "a", "Z", "é", "中", "7", "½",
 		"'", "s", "l", "!", "👍", "\u0301", "\u00a0", "\u2028", "\u200b"};
-	unsigned int seed = (unsigned int)time(NULL);
 	char text[256];
 	(void)state;
 
-	printf("seed %u\n", seed);
 	for (int round = 0; round < 40000; round++) {
 		const struct nsv_pretok *pre = find(names[round % 4]);
 		size_t len = 0, n;
 
-		for (int i = rand_r(&seed) % 40; i >= 0; i--)
-			len = (size_t)(stpcpy(text + len, chars[(size_t)rand_r(&seed) %
-								  NSV_ARRAY_LEN(chars)]) -
-				       text);
+		for (uint32_t i = 1 + t_below(40); i > 0; i--) {
+			const char *c = chars[t_below(NSV_ARRAY_LEN(chars))];
+
+			len = (size_t)(stpcpy(text + len, c) - text);
+		}
 		for (size_t at = 0; at < len; at += n) {
 			assert_true((text[at] & 0xc0) != 0x80);
 			n = pre->next(pre, text + at, len - at);
@@ -99,5 +98,6 @@ int main(void)
 		cmocka_unit_test(test_random_text),
 	};
 
+	t_seed();
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
