@@ -15,12 +15,23 @@ void nsv_log_setup(enum nsv_log_level max, bool prefix)
 	log_prefix = prefix;
 }
 
+/* Could a terminal take it as a command? C1 controls are two bytes in UTF-8, 0xc2 0x80 to 0x9f. */
+static size_t control_len(const unsigned char *p, size_t left)
+{
+	if (p[0] < 0x20 || p[0] == 0x7f)
+		return 1;
+	return left > 1 && p[0] == 0xc2 && p[1] >= 0x80 && p[1] < 0xa0 ? 2 : 0;
+}
+
 /* What a client or a file wrote may be in a line: no control character reaches the terminal. */
 static void make_printable(char *text, size_t len)
 {
-	for (size_t i = 0; i < len; i++)
-		if ((unsigned char)text[i] < 0x20 || text[i] == 0x7f)
-			text[i] = '?';
+	for (size_t i = 0; i < len; i++) {
+		size_t n = control_len((const unsigned char *)text + i, len - i);
+
+		memset(text + i, '?', n);
+		i += n ? n - 1 : 0;
+	}
 }
 
 void nsv_log(enum nsv_log_level level, const char *fmt, ...)

@@ -7,6 +7,8 @@
 #include "daemon/tok/utf8.h"
 #include "shm/abi.h"
 
+#define MAX_BEGINS 64 /* of a system text in a template */
+
 struct render {
 	char *text;
 	size_t len, cap;
@@ -171,12 +173,14 @@ static bool is_plain(const char *p, size_t len)
 	return len > 0;
 }
 
-/* The system text that a template holds as it stands, after a newline that may be escaped. */
+/* The system text that a template holds as it stands, after a newline that may be escaped. Few begins
+ * are tried: each may be looked at to the end of a template that was made to have many. */
 static struct nsv_str find_system(const struct nsv_chat_format *format, struct nsv_str template)
 {
 	const char *begin = find(template, 0, format->system_begin);
 
-	for (; begin; begin = find(template, (size_t)(begin - template.p), format->system_begin)) {
+	for (int i = 0; begin && i < MAX_BEGINS;
+		i++, begin = find(template, (size_t)(begin - template.p), format->system_begin)) {
 		begin += strlen(format->system_begin);
 		size_t left = template.len - (size_t)(begin - template.p);
 		size_t newline = left > 0 && begin[0] == '\n' ? 1 : 2;

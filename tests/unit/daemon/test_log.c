@@ -1,8 +1,9 @@
-/* The limit to lines that anybody can cause. */
+/* The limit to lines that anybody can cause, and what may be in one. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 #include <cmocka.h>
 
@@ -67,12 +68,32 @@ static void test_what_is_kept_back_last_is_told_too(void **state)
 	assert_int_equal(say(&limit, SECOND, 100), 1); /* to tell it was not paid for */
 }
 
+/* Names from model files and clients: text of any language, and nothing that a terminal obeys. */
+static void test_nothing_a_terminal_obeys(void **state)
+{
+	static const char want[] = "a?b?c??31m \u00e9\u00a0? \u4e2d ??\n";
+	int saved = dup(STDERR_FILENO), p[2];
+	char have[64] = "";
+	(void)state;
+
+	assert_int_equal(pipe(p), 0);
+	dup2(p[1], STDERR_FILENO);
+	nsv_error("%s", "a\033b\nc\xc2\x9b" "31m \u00e9\u00a0\x7f \u4e2d \xc2\x80");
+	dup2(saved, STDERR_FILENO);
+	assert_int_equal(read(p[0], have, sizeof(have) - 1), strlen(want));
+	assert_string_equal(have, want);
+	close(saved);
+	close(p[0]);
+	close(p[1]);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_some_at_once_then_one_a_second),
 		cmocka_unit_test(test_what_is_kept_back_is_told),
 		cmocka_unit_test(test_what_is_kept_back_last_is_told_too),
+		cmocka_unit_test(test_nothing_a_terminal_obeys),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

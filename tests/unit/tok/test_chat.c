@@ -1,5 +1,5 @@
-/* The chat format of Gemma over a vocabulary of bytes: what is rendered, what may be a marker, and
- * the orders of roles that it refuses. */
+/* Chat formats over a vocabulary of bytes. Gemma's: what is rendered, what may be a marker, and the
+ * orders of roles that it refuses. ChatML: the system text that a template holds. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -20,7 +20,7 @@ struct model {
 	struct nsv_tok *tok;
 };
 
-static void put_vocab(struct nsv_gguf_writer *w)
+static void put_vocab(struct nsv_gguf_writer *w, const char *template)
 {
 	static char names[N_TOKEN][16] = {"<bos>", "<start_of_turn>", "<end_of_turn>"};
 	const char *tokens[N_TOKEN];
@@ -42,11 +42,10 @@ static void put_vocab(struct nsv_gguf_writer *w)
 	nsv_gguf_put_raw(w, "tokenizer.ggml.scores", 9, scores, sizeof(scores));
 	nsv_gguf_put_u32(w, "tokenizer.ggml.bos_token_id", BOS);
 	nsv_gguf_put_bool(w, "tokenizer.ggml.add_space_prefix", false);
-	nsv_gguf_put_str(w, "tokenizer.chat_template",
-		"{{ bos_token }}{{ '<start_of_turn>' + role + '\n' }}<end_of_turn>");
+	nsv_gguf_put_str(w, "tokenizer.chat_template", template);
 }
 
-static struct model open_model(void)
+static struct model open_model_of(const char *template)
 {
 	struct nsv_gguf_writer w;
 	struct nsv_err err = {""};
@@ -54,12 +53,17 @@ static struct model open_model(void)
 	size_t len;
 
 	nsv_gguf_writer_init(&w, 1);
-	put_vocab(&w);
+	put_vocab(&w, template);
 	m.file = nsv_gguf_finish(&w, &len);
 	nsv_gguf_writer_deinit(&w);
 	if (nsv_gguf_parse(m.file, len, &m.g, &err) < 0 || nsv_tok_new(m.g, &m.tok, &err) < 0)
 		fail_msg("%s", err.text);
 	return m;
+}
+
+static struct model open_model(void)
+{
+	return open_model_of("{{ bos_token }}{{ '<start_of_turn>' + role + '\n' }}<end_of_turn>");
 }
 
 static void close_model(struct model *m)
@@ -170,12 +174,44 @@ static void test_orders(void **state)
 	close_model(&m);
 }
 
+/* A template with so many system texts that are expressions, then one that stands as it is. */
+static struct model open_chatml(size_t n_expression)
+{
+	static const char expression[] = "<|im_start|>system\n{{ x }}",
+				 plain[] = "<|im_start|>system\nbe good<|im_end|>";
+	nsv_autofree char *template = calloc(1, n_expression * strlen(expression) + sizeof(plain));
+
+	assert_non_null(template);
+	for (size_t i = 0; i < n_expression; i++)
+		memcpy(template + i * strlen(expression), expression, strlen(expression));
+	memcpy(template + n_expression * strlen(expression), plain, strlen(plain));
+	return open_model_of(template);
+}
+
+/* One made to be looked through for ever is not. */
+static void test_system_texts(void **state)
+{
+	static const struct nsv_chat_msg turn[] = {MSG(NSV_ROLE_USER, "a")};
+	struct model few = open_chatml(5), many = open_chatml(100000);
+
+	(void)state;
+	assert_string_equal(nsv_tok_chat_name(few.tok), "chatml");
+	assert_renders(few.tok, turn, 1, 0,
+		"{B}<|im_start|>system\nbe good<|im_end|>\n<|im_start|>user\na<|im_end|>\n"
+		"<|im_start|>assistant\n");
+	assert_renders(many.tok, turn, 1, 0,
+		"{B}<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\n");
+	close_model(&few);
+	close_model(&many);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_renders),
 		cmocka_unit_test(test_markers),
 		cmocka_unit_test(test_orders),
+		cmocka_unit_test(test_system_texts),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
