@@ -4,6 +4,7 @@
 #include <signal.h>
 #include <stdarg.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 
 #include <cmocka.h>
@@ -136,16 +137,17 @@ static void end_stream(struct stream *s)
 
 /* ---- Who may connect */
 
-/* Of the user who is not allowed any more: its stream ends with the reason, and then its
- * session. */
+/* Of the user who is not allowed any more: its stream, which it does not read before the parent
+ * says so, ends with the reason, and then its session. */
 static int be_dropped(void *arg)
 {
-	int *to_parent = arg;
+	int parent = *(int *)arg;
+	char c;
 	struct stream *s = calloc(1, sizeof(*s));
 	struct nsv_answer *rest = malloc(sizeof(*rest));
 
 	NSV_EXPECT(begin_stream(s, 1));
-	NSV_EXPECT(write(to_parent[1], "x", 1) == 1);
+	NSV_EXPECT(write(parent, "x", 1) == 1 && read(parent, &c, 1) == 1);
 	nsv_ask_finish(s->client, 0, s->request, rest);
 	NSV_EXPECT(rest->ret == 0);
 	NSV_EXPECT(rest->result.finish == NSV_CLIENT_FINISH_ERROR);
@@ -162,19 +164,20 @@ static int be_dropped(void *arg)
 static void test_who_is_not_allowed_any_more_goes(void **state)
 {
 	nsv_autofree struct stream *mine = calloc(1, sizeof(*mine));
-	int pipe_fds[2];
+	int ends[2];
 	char c;
 	(void)state;
 
 	nsv_user_need_root();
 	serve("{}");
-	assert_int_equal(pipe(pipe_fds), 0);
-	pid_t other = nsv_user_begin(NSV_USER_A, be_dropped, pipe_fds);
+	assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, ends), 0);
+	pid_t other = nsv_user_begin(NSV_USER_A, be_dropped, &ends[1]);
+	close(ends[1]);
 	assert_true(begin_stream(mine, 2));
-	close(pipe_fds[1]);
-	assert_int_equal(read(pipe_fds[0], &c, 1), 1);
-	close(pipe_fds[0]);
+	assert_int_equal(read(ends[0], &c, 1), 1);
 	serve_anew("{\"users\": [64002]}");
+	assert_int_equal(write(ends[0], "x", 1), 1);
+	close(ends[0]);
 	assert_int_equal(nsv_user_end(other), 0);
 	assert_true(nsv_test_service_logged(&service, "is dropped: user 64001 is not among") > 0);
 	end_stream(mine);
