@@ -54,7 +54,7 @@ static void test_silent_connections_have_a_limit(void **state)
 	int fds[N], up_fd, down_fd;
 	(void)state;
 
-	nsv_serve(&served, "{\"limits\": {\"hello_ms\": 60000}}");
+	nsv_serve(&served, "{}");
 	for (int i = 0; i < N; i++) {
 		fds[i] = nsv_raw_connect(served.daemon.socket);
 		assert_true(fds[i] >= 0);

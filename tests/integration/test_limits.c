@@ -529,7 +529,7 @@ static void test_a_quota_comes_back_with_the_engine(void **state)
 	struct nsv_raw r;
 	(void)state;
 
-	nsv_serve(&served, "{\"limits\": {\"sessions\": 1, \"hello_ms\": 600000}}");
+	nsv_serve(&served, "{\"limits\": {\"sessions\": 1}}");
 	assert_int_equal(nsv_raw_open(&r, served.daemon.socket, &small), 0);
 	pid_t thread = nsv_proc_hold_thread(served.daemon.pid, "nsv-engine");
 	assert_true(thread > 0);
@@ -621,7 +621,7 @@ static void test_a_limit_waits_for_no_other_user(void **state)
 	(void)state;
 
 	nsv_user_need_root();
-	nsv_serve(&served, "{\"limits\": {\"sessions\": 1, \"hello_ms\": 600000}}");
+	nsv_serve(&served, "{\"limits\": {\"sessions\": 1}}");
 	assert_int_equal(nsv_raw_open(&r, served.daemon.socket, &large), 0);
 	pid_t thread = nsv_proc_hold_thread(served.daemon.pid, "nsv-memory");
 	assert_true(thread > 0);

@@ -48,7 +48,7 @@ static int open_session(uint32_t arena_len, struct nsv_client **ret_client)
 	struct nsv_client_options o;
 	char text[256] = "";
 
-	nsv_client_options_init(&o);
+	nsv_ask_options(&o);
 	o.arena_len = arena_len;
 	int ret = nsv_client_open(served.daemon.socket, &o, text, sizeof(text), ret_client);
 	if (ret == -ENOMEM)

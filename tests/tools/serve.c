@@ -5,16 +5,37 @@
 #include <stdarg.h>
 
 #include <cmocka.h>
+#include <jansson.h>
 
 #include "tests/tools/tiny.h"
 
+#define PATIENCE_MS 600000
+
+/* The config with more patience for a hello, unless it says how much: a test may be held up between
+ * a connection and what it sends. The caller frees it. */
+static char *make_patient(const char *json)
+{
+	json_t *config = json_loads(json, 0, NULL), *limits = json_object_get(config, "limits");
+
+	if (!limits) {
+		limits = json_object();
+		json_object_set_new(config, "limits", limits);
+	}
+	if (!json_object_get(limits, "hello_ms"))
+		json_object_set_new(limits, "hello_ms", json_integer(PATIENCE_MS));
+	char *text = json_dumps(config, 0);
+	json_decref(config);
+	return text;
+}
+
 void nsv_serve(struct nsv_served *s, const char *json)
 {
+	nsv_autofree char *patient = make_patient(json);
 	const char *extra[] = {"--kv-blocks", "64", "--threads", "1", "--verbose", "--config",
 		s->config, NULL};
 
 	nsv_tiny_model(s->model, sizeof(s->model));
-	assert_int_equal(nsv_test_config(s->config, sizeof(s->config), json), 0);
+	assert_int_equal(nsv_test_config(s->config, sizeof(s->config), patient), 0);
 	assert_int_equal(nsv_test_daemon_start(&s->daemon, s->model, extra), 0);
 	assert_int_equal(nsv_test_daemon_let_all(&s->daemon), 0);
 }
