@@ -176,7 +176,7 @@ static void test_long_words_leave_nothing(void **state)
 
 	nsv_serve(&served, JSON);
 	assert_int_equal(nsv_raw_open(&r, served.daemon.socket, &want), 0);
-	long own = nsv_proc_status(served.daemon.pid, "RssAnon:");
+	long own = nsv_proc_rollup(served.daemon.pid, "Pss_Anon:");
 	for (uint32_t i = 0; i < N; i++) {
 		struct nsv_sqe sqe = nsv_raw_tokenize(&r, 0, LEN >> i % 3); /* one may have what another left */
 		nsv_raw_put(&r, &sqe);
@@ -192,7 +192,7 @@ static void test_long_words_leave_nothing(void **state)
 	}
 	nsv_raw_close(&r);
 	assert_true(NSV_WAIT_FOR(
-		nsv_proc_status(served.daemon.pid, "RssAnon:") < own + (long)(4 * MIB)));
+		nsv_proc_rollup(served.daemon.pid, "Pss_Anon:") < own + (long)(4 * MIB)));
 	nsv_serve_end(&served);
 }
 

@@ -31,6 +31,7 @@ static int start(void **state)
 {
 	(void)state;
 	t_seed();
+	nsv_proc_raise_fds();
 	nsv_tiny_model(model, sizeof(model));
 	return nsv_test_service_start(&service, model, NULL);
 }

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ptrace.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -21,6 +22,16 @@ pid_t nsv_proc_fork(void)
 		abort();
 	}
 	return pid;
+}
+
+void nsv_proc_raise_fds(void)
+{
+	struct rlimit limit;
+
+	if (getrlimit(RLIMIT_NOFILE, &limit) < 0)
+		return;
+	limit.rlim_cur = limit.rlim_max;
+	(void)setrlimit(RLIMIT_NOFILE, &limit);
 }
 
 int nsv_proc_stay_on(int n, cpu_set_t *ret_before)
@@ -57,23 +68,13 @@ static long number_in(const char *path, const char *name)
 	return number_of(path, name, 10);
 }
 
-static long kib_in(pid_t pid, const char *file, const char *name)
+long nsv_proc_rollup(pid_t pid, const char *name)
 {
 	char path[64];
 
-	snprintf(path, sizeof(path), "/proc/%d/%s", (int)pid, file);
+	snprintf(path, sizeof(path), "/proc/%d/smaps_rollup", (int)pid);
 	long kib = number_in(path, name);
 	return kib < 0 ? -1 : kib * 1024;
-}
-
-long nsv_proc_status(pid_t pid, const char *name)
-{
-	return kib_in(pid, "status", name);
-}
-
-long nsv_proc_rollup(pid_t pid, const char *name)
-{
-	return kib_in(pid, "smaps_rollup", name);
 }
 
 long nsv_proc_fds(pid_t pid)

@@ -9,12 +9,15 @@
 /* fork() that ends the test where no process can be made: -1 would be everybody's for kill(). */
 pid_t nsv_proc_fork(void);
 
+/* This process, and those it begins, may have as many descriptors as it can ask for: a shell's
+ * usual 1,024 are few for hundreds of sessions. */
+void nsv_proc_raise_fds(void);
+
 /* The calling thread stays on n of the processors that it may run on, which *ret_before has for
  * sched_setaffinity. 0, or -1: there are fewer. */
 int nsv_proc_stay_on(int n, cpu_set_t *ret_before);
 long nsv_proc_fds(pid_t pid); /* open descriptors */
-/* Bytes of a line of its status in KiB ("RssShmem:"), or of smaps_rollup ("Pss:"); -1: no such. */
-long nsv_proc_status(pid_t pid, const char *name);
+/* Bytes of a line of its smaps_rollup ("Pss:"); -1: no such. */
 long nsv_proc_rollup(pid_t pid, const char *name);
 /* Context switches of all threads: one that wakes is counted. */
 long nsv_proc_switches(pid_t pid);
