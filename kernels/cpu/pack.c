@@ -424,7 +424,7 @@ void nsv_cpu_weight_own(const struct nsv_part *part, const struct nsv_matrix *m,
 	struct nsv_cpu_weight w;
 	size_t len = 0, begin, end;
 	lay_out(m, n_m, &w, &len);
-	nsv_cpu_share_dealt(part, w.n_panel, &begin, &end);
+	nsv_cpu_share_dealt(part, w.n_panel, w.n_panel, &begin, &end);
 	*ret_begin = panel_at(&w, begin);
 	*ret_end = panel_at(&w, end);
 }

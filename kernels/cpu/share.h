@@ -1,7 +1,7 @@
 /* A product's panels shared out among a team. Few members are dealt them evenly, one long stretch
- * of weights each. Of many the slowest would keep all waiting, as processors that others use too
- * are not equally fast: most is dealt, and the rest taken in pieces by whoever is ready. What comes
- * out does not depend on who computes it. */
+ * of weights each. Of many, or where there is much to do, the slowest would keep all waiting, as
+ * processors that others use too are not equally fast: most is dealt, and the rest taken in pieces
+ * by whoever is ready. What comes out does not depend on who computes it. */
 #ifndef NSV_KERNELS_CPU_SHARE_H
 #define NSV_KERNELS_CPU_SHARE_H
 
@@ -9,8 +9,9 @@
 #include "kernels/scan.h"
 #include "kernels/team.h"
 
-#define NSV_CPU_FEW 4u	   /* members: taking costs more than it saves */
-#define NSV_CPU_PIECES 16u /* a member, if all were taken */
+#define NSV_CPU_FEW 4u	    /* members: taking costs more than it saves, */
+#define NSV_CPU_LARGE 4096u /* unless there are so many panels, as of large vocabularies */
+#define NSV_CPU_PIECES 16u  /* a member, if all were taken */
 
 struct nsv_cpu_share {
 	const struct nsv_part *part;
@@ -24,14 +25,20 @@ static inline struct nsv_cpu_share nsv_cpu_share_begin(
 	return (struct nsv_cpu_share){.part = part, .n_panel = n_panel, .unit = unit};
 }
 
-/* What this member is dealt, [*begin, *end), which may be nothing. */
-static inline void nsv_cpu_share_dealt(
-	const struct nsv_part *part, size_t n_panel, size_t *begin, size_t *end)
+static inline bool nsv_cpu_share_is_even(const struct nsv_part *part, size_t n_panel)
 {
-	const size_t n_dealt = n_panel * 3 / 4 / part->count;
+	return part->count == 1 || (part->count <= NSV_CPU_FEW && n_panel < NSV_CPU_LARGE);
+}
 
-	if (part->count <= NSV_CPU_FEW) {
-		nsv_part_range(part, n_panel, 1, begin, end);
+/* What this member is dealt of n units, which a product's panels make: [*begin, *end), which may be
+ * nothing. */
+static inline void nsv_cpu_share_dealt(
+	const struct nsv_part *part, size_t n_panel, size_t n, size_t *begin, size_t *end)
+{
+	const size_t n_dealt = n * 3 / 4 / part->count;
+
+	if (nsv_cpu_share_is_even(part, n_panel)) {
+		nsv_part_range(part, n, 1, begin, end);
 		return;
 	}
 	*begin = part->index * n_dealt;
@@ -48,10 +55,10 @@ static inline bool nsv_cpu_share_next_units(
 	bool first = !s->began;
 
 	s->began = true;
-	nsv_cpu_share_dealt(s->part, n_unit, begin, end);
+	nsv_cpu_share_dealt(s->part, s->n_panel, n_unit, begin, end);
 	if (first && *begin < *end)
 		return true;
-	if (count <= NSV_CPU_FEW)
+	if (nsv_cpu_share_is_even(s->part, s->n_panel))
 		return false;
 	*begin = count * (*end - *begin) + nsv_team_take(s->part, &alone) * piece;
 	*end = nsv_min(*begin + piece, n_unit);

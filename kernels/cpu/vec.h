@@ -190,9 +190,11 @@ ALWAYS_INLINE vf vf_max_abs(vf a, vf b)
 /* Rounds to nearest even, stores 16 bytes, returns their sum. Lanes are within +-127. */
 ALWAYS_INLINE int32_t vf_store_s8(int8_t *p, vf a)
 {
-	__m512i i = _mm512_cvtps_epi32(a);
-	_mm_storeu_si128((__m128i *)p, _mm512_cvtepi32_epi8(i));
-	return _mm512_reduce_add_epi32(i);
+	__m128i b = _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(a));
+	_mm_storeu_si128((__m128i *)p, b);
+	b = _mm_xor_si128(b, _mm_set1_epi8(-128)); /* + 128: bytes without a sign add up at once */
+	b = _mm_sad_epu8(b, _mm_setzero_si128());
+	return _mm_cvtsi128_si32(b) + _mm_extract_epi32(b, 2) - 128 * (int32_t)VF_N;
 }
 
 ALWAYS_INLINE float vf_hmax(vf a)

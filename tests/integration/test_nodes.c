@@ -67,7 +67,7 @@ static void look_at_weight(struct sight *s, size_t off)
 		const struct nsv_part part = {.index = i, .count = s->n_thread};
 		const struct nsv_numa_home *home =
 			&s->numa->homes[nsv_numa_home_of(s->numa, i, s->n_thread)];
-		nsv_cpu_share_dealt(&part, w->n_panel, &begin, &end);
+		nsv_cpu_share_dealt(&part, w->n_panel, w->n_panel, &begin, &end);
 		look_at(s, off + panel_at(w, begin), off + panel_at(w, end), (int)home->id);
 	}
 	look_at(s, off + panel_at(w, end), off + panel_at(w, w->n_panel), -1);

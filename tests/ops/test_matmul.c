@@ -577,6 +577,34 @@ static void check_owns(const struct nsv_backend *b, const struct nsv_matrix *m, 
 	nsv_guard_free(x);
 }
 
+/* Of very many panels two members take the last quarter too, and all of it. */
+static void check_large(const struct nsv_backend *b)
+{
+	const struct nsv_part last = {.index = 1, .count = 2};
+	struct nsv_matrix m = t_matrix(NSV_Q8_0, 66000, 32, 0.2f);
+	float *x = make_x(2, 32, 32);
+	float *alone = product(b, &m, 1, x, 32, 2, 1), *shared = product(b, &m, 1, x, 32, 2, 3);
+	size_t len, begin, end;
+	t_same(b->name, shared, alone, 2 * (size_t)m.n_out);
+	assert_int_equal(b->weight_len(&m, 1, &len), 0);
+	b->weight_own(&last, &m, 1, &begin, &end);
+	assert_true(end > len / 2 && end < len / 5 * 4);
+	nsv_guard_free(alone);
+	nsv_guard_free(shared);
+	nsv_guard_free(x);
+	t_matrix_free(&m);
+}
+
+static void test_large(void **unused)
+{
+	size_t n;
+	const struct nsv_backend *b = t_backends(&n);
+	(void)unused;
+	for (size_t i = 0; i < n; i++)
+		if (b[i].weight_own)
+			check_large(&b[i]);
+}
+
 /* What is said to be a member's own is what it reads. */
 static void test_own(void **unused)
 {
@@ -630,6 +658,7 @@ int main(void)
 		cmocka_unit_test(test_flushed),
 		cmocka_unit_test(test_not_finite),
 		cmocka_unit_test(test_own),
+		cmocka_unit_test(test_large),
 		cmocka_unit_test(test_refused),
 	};
 	t_seed();
