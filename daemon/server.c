@@ -298,6 +298,7 @@ int nsv_server_init(struct nsv_server *s, const struct nsv_config *config,
 		.drops_timer = {.fn = on_drops_timer},
 		.start_ns = nsv_now_ns()};
 	s->hellos_end = &s->hellos;
+	s->busy_end = &s->busy;
 	rlim_t fd_limit = raise_descriptor_limit();
 	ret = config->socket ? nsv_listen_at(config->socket, &s->listen_fd, &s->listen_file, err)
 			     : nsv_passed_take_listener(passed, &s->listen_fd, err);
@@ -448,9 +449,9 @@ static void end_drained(struct nsv_server *s)
 int nsv_server_run(struct nsv_server *s)
 {
 	while (!s->stopping) {
-		if (s->hot && !s->ready)
+		if (s->hot && !s->ready && !s->busy)
 			spin(s);
-		bool quiet = !s->ready && nsv_now_ns() >= s->hot_until_ns;
+		bool quiet = !s->ready && !s->busy && nsv_now_ns() >= s->hot_until_ns;
 		if (quiet)
 			cool_down(s);
 		int ret = nsv_loop_turn(s->loop, quiet && !s->ready);
@@ -458,6 +459,7 @@ int nsv_server_run(struct nsv_server *s)
 			nsv_error("io_uring: %s", strerror(-ret));
 			return EXIT_FAILURE;
 		}
+		nsv_session_do_chores(s);
 		if (s->some_ended)
 			nsv_session_ask_again(s);
 		look_at_hot(s);
@@ -500,7 +502,7 @@ void nsv_server_deinit(struct nsv_server *s)
 		if (se->state == NSV_SESSION_OPEN && !go_on)
 			nsv_channel_say_end(&se->ch, NSV_E_STOPPING);
 		se->state = NSV_SESSION_CLOSING;
-		se->is_left = true;
+		se->is_left = !se->is_over;
 		nsv_session_free(se);
 	}
 	tell_drops(s, UINT64_MAX / 2);

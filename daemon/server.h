@@ -41,6 +41,7 @@ struct nsv_server {
 	struct nsv_session *hellos, **hellos_end; /* those not open yet, oldest first */
 	struct nsv_session *ready;    /* to be visited in this turn */
 	struct nsv_session *hot;      /* looked at without a doorbell */
+	struct nsv_user *busy, **busy_end; /* whose sessions have something put off */
 	uint32_t n_session, n_hello;
 	uint64_t n_turn;    /* of visits */
 	uint32_t n_waiting; /* hellos that wait for what sessions had that end */

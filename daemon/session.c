@@ -101,7 +101,8 @@ static void set_deadline(struct nsv_session *se)
 
 void nsv_session_check_deadline(struct nsv_session *se, uint64_t now_ns)
 {
-	if (se->state != NSV_SESSION_HELLO || se->is_building || now_ns < se->deadline_ns)
+	if (se->state != NSV_SESSION_HELLO || se->is_building || se->waits_for_turn ||
+		now_ns < se->deadline_ns)
 		return;
 	if (se->waits_for_vault)
 		refuse_hello(se, NSV_E_LIMIT, "the service manager takes no descriptors");
@@ -183,9 +184,10 @@ static void unlist(struct nsv_session **list, struct nsv_session *se, bool hot)
 
 static void free_if_unused(struct nsv_session *se)
 {
-	if (se->state == NSV_SESSION_CLOSING && se->source_gone && se->engine_gone &&
-		se->n_preparing == 0 && !se->is_building)
-		nsv_session_free(se);
+	se->is_over = se->state == NSV_SESSION_CLOSING && se->source_gone && se->engine_gone &&
+		      se->n_preparing == 0 && !se->is_building;
+	if (se->is_over)
+		nsv_session_put_off(se);
 }
 
 static void commit_record(struct nsv_session *se, uint32_t state)
@@ -394,7 +396,6 @@ static int send_welcome(const struct nsv_session *se, int down_fd)
 
 static void take_hello(struct nsv_session *se, const void *data, size_t len)
 {
-	struct nsv_server *s = se->server;
 	struct nsv_err err = {""};
 	struct nsv_hello hello;
 	struct nsv_geom geom;
@@ -409,6 +410,15 @@ static void take_hello(struct nsv_session *se, const void *data, size_t len)
 		return;
 	}
 	nsv_channel_prepare(&se->ch, &geom);
+	se->waits_for_turn = true;
+	nsv_session_put_off(se);
+}
+
+static void go_on_with_hello(struct nsv_session *se)
+{
+	struct nsv_server *s = se->server;
+
+	se->waits_for_turn = false;
 	/* What came back in this turn is for those who have waited for it. */
 	if (s->some_ended && s->n_waiting > 0)
 		set_waits_for_memory(se, true);
@@ -485,7 +495,8 @@ static void on_event(struct nsv_source *src, enum nsv_event event, int res, cons
 
 	switch (event) {
 	case NSV_EV_DATA:
-		if (se->waits_for_vault || se->waits_for_memory || se->is_building)
+		if (se->waits_for_turn || se->waits_for_vault || se->waits_for_memory ||
+			se->is_building)
 			nsv_session_drop(se, NSV_E_HELLO, "it spoke before it was welcomed");
 		else if (se->state == NSV_SESSION_HELLO)
 			take_hello(se, data, (size_t)res);
@@ -493,7 +504,8 @@ static void on_event(struct nsv_source *src, enum nsv_event event, int res, cons
 			nsv_session_make_ready(se); /* a doorbell, whatever it says */
 		break;
 	case NSV_EV_EOF:
-		nsv_session_drop(se, NSV_E_OK, NULL);
+		se->has_hung_up = true;
+		nsv_session_put_off(se);
 		break;
 	case NSV_EV_GONE:
 		se->source_gone = true;
@@ -502,6 +514,16 @@ static void on_event(struct nsv_source *src, enum nsv_event event, int res, cons
 	default:
 		break;
 	}
+}
+
+void nsv_session_do_chore(struct nsv_session *se)
+{
+	if (se->is_over)
+		nsv_session_free(se);
+	else if (se->has_hung_up)
+		nsv_session_drop(se, NSV_E_OK, NULL);
+	else if (se->waits_for_turn && se->state == NSV_SESSION_HELLO)
+		go_on_with_hello(se);
 }
 
 /* ---- Visits */

@@ -38,7 +38,7 @@ struct nsv_session {
 	struct nsv_server *server;
 	struct nsv_session *next, **prev;       /* all sessions */
 	struct nsv_session *next_hello, **prev_hello;
-	struct nsv_session *next_ready, *next_hot;
+	struct nsv_session *next_ready, *next_hot, *next_chore;
 	struct nsv_session_close close;
 	enum { NSV_SESSION_HELLO, NSV_SESSION_OPEN, NSV_SESSION_CLOSING } state;
 	int fd;
@@ -50,6 +50,7 @@ struct nsv_session {
 	uint32_t safe_head, epoch;
 	uint64_t safe_id;
 	struct nsv_vault_place place;
+	bool waits_for_turn;   /* its hello is to be looked at */
 	bool waits_for_memory; /* it can be asked for again once sessions that end have ended */
 	bool waits_for_vault;  /* its welcome does */
 	uint32_t n_replay;    /* entries still to come that another daemon may have taken */
@@ -63,6 +64,9 @@ struct nsv_session {
 	bool is_left; /* for the next daemon, or to its client: what is in its regions stays */
 	struct nsv_session_slot *slots; /* (ch.geom.n_slot) */
 	uint32_t n_preparing;           /* requests that the worker holds */
+	bool is_put_off; /* it is among its user's chores */
+	bool has_hung_up;
+	bool is_over; /* everybody has let go of it */
 	bool is_ready, is_hot, source_gone, engine_gone;
 };
 
@@ -72,6 +76,11 @@ void nsv_session_new(struct nsv_server *server, int fd);
 struct nsv_session *nsv_session_alloc(struct nsv_server *server, int fd);
 /* A built session that another daemon served is open again. */
 void nsv_session_resume(struct nsv_session *se);
+/* What is to be done for it next (see session-chores.c) comes in its user's turn, or is done. */
+void nsv_session_put_off(struct nsv_session *se);
+void nsv_session_do_chore(struct nsv_session *se);
+/* Some of what was put off; server->busy: there is more. */
+void nsv_session_do_chores(struct nsv_server *s);
 /* Its hello has passed: makes its regions, at once or by the worker; nsv_session_built follows.
  * Gives them back in the same way; nsv_session_torn_down follows. ---- session-memory.c */
 void nsv_session_build(struct nsv_session *se);

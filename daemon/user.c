@@ -16,6 +16,7 @@ int nsv_user_get(struct nsv_users *users, uint32_t uid, struct nsv_user **ret_us
 			return -ENOMEM;
 		u->uid = uid;
 		u->prompts_end = &u->prompts;
+		u->chores_end = &u->chores;
 		u->next = users->first;
 		users->first = u;
 	}

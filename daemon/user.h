@@ -10,6 +10,8 @@
 #define NSV_USER_MAX_HELLOS 256 /* connections of a user that have not said hello */
 #define NSV_SESSION_N_FD 3	/* its socket, `up`, `down` */
 
+struct nsv_session;
+
 struct nsv_user {
 	struct nsv_user *next;
 	uint32_t uid;
@@ -21,6 +23,9 @@ struct nsv_user {
 	/* Prompts for the worker: it has one of a user at a time, so that users take turns. */
 	bool worker_has_one;
 	struct nsv_msg *prompts, **prompts_end; /* those that wait, oldest first */
+	/* Sessions with something put off, oldest first; and the next user with such. */
+	struct nsv_session *chores, **chores_end;
+	struct nsv_user *next_busy;
 };
 
 struct nsv_users {

@@ -633,6 +633,58 @@ static void test_a_limit_waits_for_no_other_user(void **state)
 	nsv_serve_end(&served);
 }
 
+/* ---- Many at once */
+
+/* A stopped daemon finds all of it when it goes on. */
+static void stop_daemon(void)
+{
+	int status;
+
+	kill(served.daemon.pid, SIGSTOP);
+	assert_int_equal(waitpid(served.daemon.pid, &status, WUNTRACED), served.daemon.pid);
+	assert_true(WIFSTOPPED(status));
+}
+
+/* However many say hello first, others' entries are answered before the last of them is let in. */
+static void test_many_hellos_hold_up_nobody(void **state)
+{
+	enum { N = 128 };
+	const struct nsv_hello h = nsv_hello_make(&(struct nsv_geom){.arena_len = 2u << 20});
+	const char *extra[] = {"--kv-blocks", "64", "--threads", "1", "--verbose", NULL};
+	struct nsv_raw r;
+	struct nsv_cqe c;
+	static char said[1 << 16];
+	int fds[N];
+	(void)state;
+
+	nsv_tiny_model(served.model, sizeof(served.model));
+	assert_int_equal(nsv_test_daemon_start(&served.daemon, served.model, extra), 0);
+	assert_int_equal(nsv_raw_open(&r, served.daemon.socket, NULL), 0);
+	for (int i = 0; i < N; i++)
+		assert_true((fds[i] = nsv_raw_connect(served.daemon.socket)) >= 0);
+	assert_true(NSV_WAIT_FOR(nsv_proc_fds(served.daemon.pid) > N));
+	stop_daemon();
+	for (int i = 0; i < N; i++)
+		assert_int_equal(nsv_hello_send(fds[i], &h), 0);
+	struct nsv_sqe wrong = nsv_raw_prompt(&r, "", NULL);
+	wrong.prompt_len = UINT32_MAX;
+	nsv_raw_put(&r, &wrong);
+	kill(served.daemon.pid, SIGCONT);
+	assert_true(expect_kind(&r, NSV_CQE_ERROR, wrong.request_id, &c));
+	for (int i = 0; i < N; i++) {
+		assert_int_equal(answer(fds[i]), 0);
+		close(fds[i]);
+	}
+	nsv_autoclose int log = open(served.daemon.log, O_RDONLY | O_CLOEXEC);
+	assert_true(read(log, said, sizeof(said) - 1) > 0);
+	const char *refused = strstr(said, " is refused: ");
+	assert_non_null(refused);
+	assert_non_null(strstr(refused, " of user "));
+	nsv_raw_close(&r);
+	assert_int_equal(nsv_test_daemon_stop(&served.daemon, SIGTERM), 0);
+	unlink(served.model);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -652,6 +704,7 @@ int main(void)
 		cmocka_unit_test(test_who_waits_longest_is_asked_first),
 		cmocka_unit_test(test_a_quota_that_is_late_has_its_name),
 		cmocka_unit_test(test_a_limit_waits_for_no_other_user),
+		cmocka_unit_test(test_many_hellos_hold_up_nobody),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
