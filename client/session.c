@@ -31,7 +31,7 @@ static const char *why_ended(uint32_t code)
 	case NSV_CLIENT_END_STOPPED:
 		return "the daemon was stopped, or drained";
 	case NSV_CLIENT_END_DENIED:
-		return "the daemon does not serve this user any more";
+		return "the daemon no longer serves this user";
 	case NSV_CLIENT_END_LOST:
 		return "another daemon came, and could not go on with the session: it serves "
 		       "another model, or the session's records are lost";

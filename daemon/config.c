@@ -74,26 +74,25 @@ static const char usage[] =
 	"  --kv-dtype NAME     how K and V are stored: f16, f32 or auto [auto: f16 with cpu, f32\n"
 	"                      with model and reference]\n"
 	"  --kv-blocks N       blocks of the KV pool, 16 tokens each [from free memory]\n"
-	"  --kv-memory SIZE    the KV pool's memory, as in 512MiB or 4GiB, instead\n"
-	"  --swap-blocks N     blocks beside the pool for requests that must wait; without them\n"
-	"                      these are computed again [0]\n"
-	"  --threads N         threads that compute [one a CPU, fewer while other programs\n"
-	"                      keep them from it]\n"
-	"  --batch-tokens N    tokens a step at most [512]\n"
-	"  --mixed-tokens N    of them for prompts while streams run [32]: fewer make shorter\n"
-	"                      pauses in the streams, and later answers to long prompts\n"
+	"  --kv-memory SIZE    the size of the KV pool instead, such as 512MiB or 4GiB\n"
+	"  --swap-blocks N     blocks beside the pool for requests that give way when it is full;\n"
+	"                      without room there they are computed again [0]\n"
+	"  --threads N         threads that compute [one for each CPU, fewer while other programs\n"
+	"                      keep those CPUs busy]\n"
+	"  --batch-tokens N    at most N tokens in a step [512]\n"
+	"  --mixed-tokens N    at most N of them for prompts while streams run [32]: fewer make\n"
+	"                      pauses in streams shorter and answers to long prompts later\n"
 	"  --max-requests N    requests at once, all users together [256]\n"
-	"  --run-ahead N       plan N steps before the tokens of the first are known, as a\n"
-	"                      device would have it [1]\n"
+	"  --run-ahead N       plan up to N steps ahead of the tokens that are known [1]\n"
 	"  --spin-us N         how long to look for work before sleeping [20, on one CPU 0]\n"
 	"  --no-prefix-cache   compute every prompt from its first token\n"
-	"  --share-prefixes    let users profit from each other's prompts: who measures the time\n"
-	"                      to a first token learns what others have asked\n"
-	"  --no-numa           use memory and processors as if all were equally near, though\n"
-	"                      they are on several nodes\n"
-	"  --users NAME[,NAME]...   only these users (names or ids) may connect, and those of\n"
-	"  --groups NAME[,NAME]...  these groups, root, and the daemon's own user [everybody who\n"
-	"                      can open the socket]\n"
+	"  --share-prefixes    one prefix cache for all users: anyone who measures the time to\n"
+	"                      a first token can learn what others have asked\n"
+	"  --no-numa           ignore which memory is near which CPU on a machine of several\n"
+	"                      nodes\n"
+	"  --users NAME[,NAME]...   only these users (names or ids) and the members\n"
+	"  --groups NAME[,NAME]...  of these groups may connect, besides root and the daemon's\n"
+	"                      own user [everybody who can open the socket]\n"
 	"  --config FILE       JSON: {\"model\": ..., \"limits\": {\"sessions\": ...}, ...}\n"
 	"  --verbose           log every session and every refused request\n"
 	"  --help, --version\n";
@@ -182,7 +181,7 @@ static int set_size(struct nsv_config *c, const struct key *k, const char *name,
 	int shift = strcmp(end, "MiB") == 0 ? 20 : strcmp(end, "GiB") == 0 ? 30 : 0;
 	if (errno || !shift || text[0] < '0' || text[0] > '9' || n == 0 || n >> (63 - shift))
 		return nsv_fail(err, -EINVAL,
-			"%s is \"%.64s\": a size as 512MiB or 4GiB is expected", name, text);
+			"%s is \"%.64s\": a size such as 512MiB or 4GiB is expected", name, text);
 	*(uint64_t *)((char *)c + k->off) = (uint64_t)n << shift;
 	return 0;
 }

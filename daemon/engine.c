@@ -113,7 +113,7 @@ static int make_model(struct nsv_engine *e, const struct nsv_engine_config *c,
 	int ret = nsv_model_new(g, e->info.backend, e->team, &mc, &e->model, err);
 
 	if (ret == 0 && *keep_fd >= 0 && !keep.taken)
-		nsv_warning("the weights of the daemon before are not taken over: %s",
+		nsv_warning("the weights of the previous daemon are not taken over: %s",
 			keep.why.text);
 	*keep_fd = keep.fd;
 	e->info.adopted_weights = keep.taken;

@@ -122,7 +122,7 @@ static void drain(struct nsv_session *se, struct nsv_job *job)
 		s->drain_ns = nsv_now_ns();
 	s->draining = job->target_id == NSV_DRAIN_ON;
 	nsv_info("user %u, process %d: %s", se->uid, se->pid,
-		s->draining ? "drain" : "drain no longer");
+		s->draining ? "drain" : "stop draining");
 }
 
 /* Is it answered by the server itself, without the tokenizer? */
@@ -186,8 +186,8 @@ static enum nsv_code make_requests(struct nsv_session *se, const struct nsv_sqe 
 
 	if (se->server->draining && (sqe->op == NSV_OP_SUBMIT || sqe->op == NSV_OP_FORK))
 		return nsv_fail(err, NSV_E_STOPPING,
-			"the daemon drains: it begins no request any more, and ends after the "
-			"last");
+			"the daemon is draining: it takes no new requests and exits after the "
+			"last one");
 	enum nsv_code code = charge_requests(se, n, err);
 	if (code != NSV_E_OK)
 		return code;

@@ -58,7 +58,7 @@ static enum nsv_code read_ids(struct nsv_job *job, const struct nsv_tok *tok)
 	int32_t n_vocab = nsv_tok_n_vocab(tok);
 
 	if (job->input_len % sizeof(int32_t))
-		return nsv_fail(&job->err, NSV_E_ENTRY, "%zu bytes are no whole number of ids",
+		return nsv_fail(&job->err, NSV_E_ENTRY, "%zu bytes are not a whole number of ids",
 			job->input_len);
 	for (size_t i = 0; i < job->input_len / sizeof(int32_t); i++) {
 		int32_t id;

@@ -76,7 +76,7 @@ static int remove_stale(const struct sockaddr_un *addr, struct nsv_err *err)
 	if (lstat(addr->sun_path, &st) < 0)
 		return errno == ENOENT ? 0 : -errno;
 	if (!S_ISSOCK(st.st_mode))
-		return nsv_fail(err, -EEXIST, "%s exists and is no socket", addr->sun_path);
+		return nsv_fail(err, -EEXIST, "%s exists and is not a socket", addr->sun_path);
 	nsv_autoclose int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 	if (fd < 0)
 		return -errno;

@@ -73,7 +73,7 @@ static int make_engine(struct service *sv, struct nsv_engine_config *ec, struct 
 
 	if (ret < 0 || nsv_engine_get_info(sv->engine)->suspect != NSV_SUSPECT_EVERYTHING)
 		return ret;
-	nsv_error("crash after crash without progress: sessions and KV of the daemons before are "
+	nsv_error("repeated crashes without progress: the sessions and KV of earlier daemons are "
 		  "given up");
 	nsv_engine_free(sv->engine);
 	sv->engine = NULL;

@@ -36,7 +36,7 @@ static bool take_over(struct nsv_engine *e, struct nsv_region *ret_region, int *
 			nsv_region_deinit(&r);
 	}
 	if (ret < 0)
-		nsv_warning("%s of the daemon before is not taken over: %s", name, err.text);
+		nsv_warning("%s of the previous daemon is not taken over: %s", name, err.text);
 	return ret == 0;
 }
 
@@ -320,8 +320,8 @@ static void begin_seqs(struct nsv_engine *e)
 	nsv_seqs_begin(&e->seqs);
 	e->info.suspect = nsv_seqs_suspect(&e->seqs);
 	if (cut_off)
-		nsv_warning("the daemon before was cut off; in a row without progress, %u were "
-			    "under a step and %u before they served",
+		nsv_warning("the previous daemon was cut off; in a row without progress: %u during "
+			    "a step, %u before they served",
 			h->n_crash, h->n_stillborn);
 }
 
@@ -344,8 +344,8 @@ int nsv_engine_make_seqs(struct nsv_engine *e, const struct nsv_engine_config *c
 		return ret;
 	e->info.max_requests = (uint32_t)nsv_min(c->max_requests, e->max_requests);
 	if (e->info.max_requests < c->max_requests)
-		nsv_warning("max_requests is %u, not %u, as long as sessions of the daemon before "
-			    "are kept: their table has no more records",
+		nsv_warning("max_requests is %u, not %u, as long as sessions of the previous "
+			    "daemon are kept: their table has no more records",
 			e->info.max_requests, c->max_requests);
 	begin_seqs(e);
 	return 0;

@@ -84,7 +84,7 @@ int nsv_seqs_open(struct nsv_seqs *s, void *base, size_t len, const struct nsv_s
 	size_t want = 0;
 
 	if (len < NSV_PAGE || __atomic_load_n(&h->magic, __ATOMIC_ACQUIRE) != NSV_SEQS_MAGIC)
-		return nsv_fail(err, -EPROTO, "the region is no sequence table");
+		return nsv_fail(err, -EPROTO, "the region is not a sequence table");
 	if (h->major != NSV_SEQS_MAJOR)
 		return nsv_fail(err, -EPROTO, "sequence table version %u, expected %u", h->major,
 			NSV_SEQS_MAJOR);

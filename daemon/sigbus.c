@@ -35,7 +35,7 @@ static struct watched *find(uintptr_t at)
 static void tell_of_file(uintptr_t at)
 {
 	if (at >= file.begin && at < file.end)
-		nsv_error("%s cannot be read at byte %zu any more: it was cut short while in use, "
+		nsv_error("%s can no longer be read at byte %zu: it was cut short while in use, "
 			  "or its disk fails",
 			file.name, (size_t)(at - file.begin));
 }

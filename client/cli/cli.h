@@ -121,23 +121,23 @@ enum {
 #define SAMPLING_HELP                                                                              \
 	"  -n, --max-tokens N    stop after N tokens [the context's end]\n"                        \
 	"      --temperature T   0: always the likeliest token [0]\n"                              \
-	"      --top-k K         of the K likeliest only [0: all]\n"                               \
-	"      --top-p P         of the likeliest that sum up to P [1]\n"                          \
-	"      --min-p P         of those at least P times as likely as the first [0]\n"           \
-	"      --seed S          the same numbers again [drawn by the daemon]\n"                   \
+	"      --top-k K         sample from the K likeliest tokens only [0: all]\n"               \
+	"      --top-p P         from the fewest likeliest ones that add up to P [1]\n"            \
+	"      --min-p P         from those at least P times as likely as the likeliest [0]\n"     \
+	"      --typical-p P     from those nearest to the entropy that add up to P [1]\n"         \
+	"      --seed S          seed of the random numbers [drawn by the daemon]\n"               \
 	"      --stop S          end before this text; may be repeated\n"                          \
-	"      --typical-p P     of those nearest to the entropy that sum up to P [1]\n"           \
-	"      --repetition-penalty R  divides the logits of what was there [1]\n"                 \
-	"      --presence-penalty X    is taken from the logits of what came out [0]\n"            \
-	"      --frequency-penalty X   likewise, each time that it came [0]\n"                     \
-	"      --penalty-window N      last tokens that the three look at [0: all]\n"              \
+	"      --repetition-penalty R  divide logits of ids in prompt and answer by R [1]\n"       \
+	"      --presence-penalty X    subtract X from logits of ids in the answer [0]\n"          \
+	"      --frequency-penalty X   the same, once for each time an id occurs [0]\n"            \
+	"      --penalty-window N      the three look at the last N tokens [0: all]\n"             \
 	"      --min-tokens N    no end before N tokens [0]\n"                                     \
 	"      --ignore-end      end tokens are tokens like any other\n"                           \
 	"      --logit-bias ID=X[,ID=X]...  add X to the logit of ID\n"                            \
-	"      --allow ID[,ID]...      no other ids may come\n"                                    \
-	"      --ban ID[,ID]...        these ids may not come\n"                                   \
-	"      --stop-id ID[,ID]...    these ids end the answer\n"                                \
-	"      --priority P      -100 to 100: higher goes first, among one's own [0]\n"
+	"      --allow ID[,ID]...      generate these ids only\n"                                  \
+	"      --ban ID[,ID]...        never generate these ids\n"                                 \
+	"      --stop-id ID[,ID]...    end at any of these ids\n"                                  \
+	"      --priority P      -100 to 100: higher goes first, among your own requests [0]\n"
 
 #define SAMPLING_MAX_LIST 1024 /* as many as the daemon takes */
 

@@ -85,7 +85,7 @@ static int wait_for_end(
 		}
 	} while (ret == 1 || ret == -ETIMEDOUT);
 	if (ret == 0)
-		return cli_failed(cli, "the daemon drains no longer");
+		return cli_failed(cli, "the daemon is no longer draining");
 	if (nsv_client_end_code(client) == NSV_CLIENT_END_STOPPED)
 		return EXIT_DONE;
 	return cli_failed(cli, "%s", nsv_client_error(client));

@@ -70,7 +70,7 @@ static int copy_ids(const struct cli *cli, const json_t *list, int32_t *ids)
 		const json_t *item = json_array_get(list, i);
 		json_int_t id = json_integer_value(item);
 		if (!json_is_integer(item) || id < INT32_MIN || id > INT32_MAX)
-			return cli_usage(cli, "--ids: item %zu of the list is no token id", i);
+			return cli_usage(cli, "--ids: item %zu of the list is not a token id", i);
 		ids[i] = (int32_t)id;
 	}
 	return 0;

@@ -21,25 +21,25 @@ static const struct command commands[] = {
 		"usage: nanoserve [--socket PATH] generate [OPTION]... PROMPT|-\n\n"
 		"Answers PROMPT (- reads it from standard input). The model's chat template is "
 		"applied.\n\n"
-		"      --raw             go on with the text as it stands: no template\n"
+		"      --raw             continue the text as it stands, without a template\n"
 		"      --special         control tokens may be written in the text\n"
 		"      --ids             the prompt is a JSON list of token ids\n"
 		"      --messages FILE   a JSON list of {\"role\", \"content\"} goes before "
 		"PROMPT,\n"
 		"                        which may then be left out\n"
 		"      --system TEXT     a system message goes first\n" SAMPLING_HELP
-		"      --n N             N answers, each with random numbers of its own [1]\n"
-		"      --branch B        the number of the first answer [0]: --n 1 "
-		"--branch 3 gives the\n"
-		"                        fourth of --n 4 alone, with the same seed\n"
+		"      --n N             N answers, each with its own random numbers [1]\n"
+		"      --branch B        number of the first answer [0]: --branch 3 alone "
+		"gives the\n"
+		"                        fourth answer of --n 4 with the same seed\n"
 		"      --logprobs K      log-probabilities of each token and K others (with "
 		"--json)\n"
-		"      --prompt-logprobs the same of the prompt's tokens (with --json)\n"
+		"      --prompt-logprobs the same for the prompt's tokens (with --json)\n"
 		"      --json            print one JSON object at the end\n"
 		"      --stats           tokens/s and time to the first token on standard error\n"},
 	{"chat", cmd_chat, "talk with the model",
 		"usage: nanoserve [--socket PATH] chat [OPTION]...\n\n"
-		"Ctrl-C stops an answer, Ctrl-D leaves; /reset forgets all turns, /help lists "
+		"Ctrl-C stops an answer, Ctrl-D quits; /reset forgets all turns, /help lists "
 		"commands.\n\n"
 		"      --system TEXT     a system message goes first\n" SAMPLING_HELP},
 	{"tokenize", cmd_tokenize, "show a text's token ids",
@@ -47,21 +47,21 @@ static const struct command commands[] = {
 		"      --special         control tokens may be written in the text\n"
 		"      --no-bos          no begin token\n"
 		"      --json            print a JSON list\n"},
-	{"status", cmd_status, "show what the daemon does",
+	{"status", cmd_status, "show what the daemon serves and does",
 		"usage: nanoserve [--socket PATH] status [--json]\n\n"
 		"      --json            the daemon's own JSON text\n"},
-	{"top", cmd_top, "show it again and again",
+	{"top", cmd_top, "show the status, refreshed",
 		"usage: nanoserve [--socket PATH] top [OPTION]...\n\n"
-		"The status, refreshed, and how fast the counters grow. Ctrl-C leaves.\n\n"
+		"The status, refreshed, and how fast the counters grow. Ctrl-C quits.\n\n"
 		"  -d, --delay SECONDS   between two rounds [1]\n"
 		"  -n, --rounds N        end after N rounds [0: never]\n"},
 	{"drain", cmd_drain, "end the daemon after its last request",
 		"usage: nanoserve [--socket PATH] drain [OPTION]...\n\n"
-		"The daemon begins no request any more, and exits when the last that runs has "
-		"ended.\nRoot, the daemon's own user and members of its group may ask for it.\n\n"
+		"The daemon takes no new requests, and exits when the running ones have ended.\n"
+		"Root, the daemon's own user and members of its group may ask for it.\n\n"
 		"  -w, --wait             return when it has exited\n"
-		"  -t, --timeout SECONDS  likewise, or fail after so long; it goes on draining\n"
-		"      --cancel           serve again\n"},
+		"  -t, --timeout SECONDS  the same, but fail after that long; it goes on draining\n"
+		"      --cancel           stop draining, serve again\n"},
 	{"models", cmd_models, "list model files",
 		"usage: nanoserve models [--json] [FOLDER]\n\n"
 		"The model files (*.gguf) of FOLDER [the cache: ~/.cache/nanoserve/models].\n\n"

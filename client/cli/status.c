@@ -31,7 +31,7 @@ static int get_status(const struct cli *cli, struct nsv_client *client, json_t *
 		*ret_status = json_loadb(chunk.text, chunk.text_len, 0, &error);
 		if (!*ret_status)
 			ret = cli_failed(
-				cli, "the daemon's status is no JSON: %s", error.text);
+				cli, "the daemon's status is not JSON: %s", error.text);
 	}
 	nsv_request_free(r);
 	return ret;

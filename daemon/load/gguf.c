@@ -188,7 +188,7 @@ static int check_bools(const struct reader *r, const struct kv *kv)
 	for (size_t i = 0; i < kv->n; i++)
 		if (kv->data[i] > 1)
 			return nsv_fail(r->err, -EINVAL,
-				"%s holds %u, expected a truth value, 0 or 1", show(kv->key).text,
+				"%s holds %u, expected a boolean, 0 or 1", show(kv->key).text,
 				kv->data[i]);
 	return 0;
 }
@@ -401,7 +401,7 @@ static int place_tensors(struct nsv_gguf *g, const struct reader *r, const uint6
 	if (e < 0)
 		return e;
 	if (!nsv_align_up(r->pos, align, &begin))
-		return nsv_fail(r->err, -EOVERFLOW, "the begin of the data overflows");
+		return nsv_fail(r->err, -EOVERFLOW, "the start of the data overflows");
 	for (size_t i = 0; i < g->n_tensor; i++) {
 		e = tensor_end(r, &g->tensor[i], begin, offs[i], align, &end);
 		if (e < 0)

@@ -37,7 +37,7 @@ int nsv_meta_u32(const struct nsv_gguf *g, const char *arch, const char *suffix,
 	if (r == -ENOENT)
 		return 1;
 	if (r < 0)
-		return nsv_fail(err, -EINVAL, "%s is no 32-bit integer", key);
+		return nsv_fail(err, -EINVAL, "%s is not a 32-bit integer", key);
 	if (x < least || x > most)
 		return nsv_fail(err, -EINVAL, "%s is %u, expected %u to %u", key, x, least, most);
 	*ret = x;
@@ -55,7 +55,7 @@ int nsv_meta_f32(const struct nsv_gguf *g, const char *arch, const char *suffix,
 	if (r == -ENOENT)
 		return 1;
 	if (r < 0)
-		return nsv_fail(err, -EINVAL, "%s is no float", key);
+		return nsv_fail(err, -EINVAL, "%s is not a float", key);
 	if (!(x > 0 && x <= most))
 		return nsv_fail(err, -EINVAL, "%s is %g, expected above 0 and up to %g", key,
 			(double)x, (double)most);
@@ -73,7 +73,7 @@ static int meta_str(const struct nsv_gguf *g, const char *arch, const char *suff
 	int r = nsv_gguf_str(g, key, ret);
 	if (r == -ENOENT)
 		return 1;
-	return r < 0 ? nsv_fail(err, -EINVAL, "%s is no text", key) : 0;
+	return r < 0 ? nsv_fail(err, -EINVAL, "%s is not a string", key) : 0;
 }
 
 int nsv_meta_need(int ret, const char *arch, const char *suffix, struct nsv_err *err)
@@ -245,7 +245,7 @@ static int check_causal(
 
 	make_key(key, d->arch, "attention.causal");
 	if (nsv_gguf_bool(g, key, &causal) == -EPROTOTYPE)
-		return nsv_fail(err, -EINVAL, "%s is no truth value", key);
+		return nsv_fail(err, -EINVAL, "%s is not a boolean", key);
 	return causal ? 0 : nsv_fail(err, -ENOTSUP, "%s false is not supported", key);
 }
 
@@ -256,7 +256,7 @@ static int read_common(const struct nsv_gguf *g, struct nsv_model_desc *d, struc
 	int ret = nsv_gguf_str(g, "general.name", &name);
 
 	if (ret < 0 && ret != -ENOENT)
-		return nsv_fail(err, -EINVAL, "general.name is no text");
+		return nsv_fail(err, -EINVAL, "general.name is not a string");
 	copy_name(d->name, sizeof(d->name), name);
 	d->embd_scale = 1;
 	ret = read_counts(g, d, err);
@@ -302,7 +302,7 @@ int nsv_describe(const struct nsv_gguf *g, struct nsv_model_desc *ret_desc, stru
 	int ret = nsv_gguf_str(g, "general.architecture", &arch);
 
 	if (ret < 0)
-		return nsv_fail(err, ret, "the file has no text general.architecture");
+		return nsv_fail(err, ret, "the file lacks the string general.architecture");
 	const struct nsv_family *family = find_family(arch);
 	if (!family)
 		return refuse_arch(arch, err);

@@ -247,7 +247,7 @@ int nsv_tok_chat(const struct nsv_tok *tok, const struct nsv_chat_msg *msgs, siz
 	struct render r = {0};
 
 	if (!tok->chat)
-		return nsv_fail(err, -ENOTSUP, "the model has no chat format that is known");
+		return nsv_fail(err, -ENOTSUP, "the model has no known chat format");
 	int ret = check_msgs(msgs, n_msg, err);
 	if (ret < 0)
 		return ret;

@@ -127,7 +127,7 @@ static int load_scores(struct nsv_tok *tok, const struct source *src)
 			n, src->n);
 	if (nsv_gguf_bool(src->g, "tokenizer.ggml.add_space_prefix", &space_prefix) == -EPROTOTYPE)
 		return nsv_fail(
-			src->err, -EINVAL, "tokenizer.ggml.add_space_prefix is not a truth value");
+			src->err, -EINVAL, "tokenizer.ggml.add_space_prefix is not a boolean");
 	int e = nsv_spm_init(&tok->spm, scores, n);
 	if (e < 0)
 		return nsv_fail(src->err, e, "tokenizer.ggml.scores: %s",
@@ -328,7 +328,7 @@ static int load_begin(struct nsv_tok *tok, const struct source *src)
 		return e;
 	if (nsv_gguf_bool(src->g, "tokenizer.ggml.add_bos_token", &tok->add_bos) == -EPROTOTYPE)
 		return nsv_fail(
-			src->err, -EINVAL, "tokenizer.ggml.add_bos_token is not a truth value");
+			src->err, -EINVAL, "tokenizer.ggml.add_bos_token is not a boolean");
 	if (tok->add_bos && tok->bos < 0)
 		return nsv_fail(
 			src->err, -EINVAL, "the file wants a begin token but lacks bos_token_id");

@@ -115,7 +115,7 @@ static void expect_refused(struct nsv_client *client, int submit_ret, struct nsv
 	assert_int_equal(a->ret, 0);
 	assert_int_equal(a->result.finish, NSV_CLIENT_FINISH_ERROR);
 	assert_int_equal(a->result.code, NSV_CLIENT_CODE_STOPPING);
-	assert_non_null(strstr(a->reason, "drains"));
+	assert_non_null(strstr(a->reason, "is draining"));
 }
 
 static bool is_draining(struct nsv_client *client)

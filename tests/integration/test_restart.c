@@ -168,7 +168,7 @@ static void test_a_stream_goes_on(void **state)
 	struct nsv_client_params p = long_answer(t_rand());
 	struct nsv_request *r;
 	uint64_t id = nsv_client_session_id(client);
-	unsigned int n_cut_off = nsv_test_service_logged(&service, "before was cut off");
+	unsigned int n_cut_off = nsv_test_service_logged(&service, "previous daemon was cut off");
 	(void)state;
 
 	nsv_ask_text(client, "a stream", &p, alone);
@@ -182,7 +182,7 @@ static void test_a_stream_goes_on(void **state)
 	read_rest(client, r, a);
 	check_same(a, alone);
 	assert_int_equal(nsv_client_session_id(client), id);
-	assert_true(nsv_test_service_logged(&service, "before was cut off") > n_cut_off);
+	assert_true(nsv_test_service_logged(&service, "previous daemon was cut off") > n_cut_off);
 	nsv_client_close(client);
 	check_audit();
 }

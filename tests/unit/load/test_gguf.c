@@ -174,14 +174,14 @@ static void test_wrong_values(void **state)
 		const char *words;
 	} rows[] = {
 		{13, "", 0, "value type 13"},
-		{7, "\x02", 1, "truth value"},
+		{7, "\x02", 1, "boolean"},
 		{8, "\xff\xff\xff\xff\xff\xff\xff\xff", 8, "cut short"},
 		{8, "\xff\xff\xff\xff\xff\xff\xff\x7f", 8, "cut short"},
 		{9, "\x09\0\0\0\0\0\0\0\0\0\0\0", 12, "array of type 9"},
 		{9, "\x0d\0\0\0\0\0\0\0\0\0\0\0", 12, "array of type 13"},
 		{9, "\x08\0\0\0\xff\xff\xff\xff\0\0\0\0", 12, "cut short"},
 		{9, "\x0c\0\0\0\0\0\0\0\0\0\0\x20", 12, "cut short"}, /* 2^61 doubles: 2^64 bytes */
-		{9, "\x07\0\0\0\x02\0\0\0\0\0\0\0\x01\x03", 14, "truth value"},
+		{9, "\x07\0\0\0\x02\0\0\0\0\0\0\0\x01\x03", 14, "boolean"},
 	};
 	(void)state;
 
