@@ -132,7 +132,7 @@ void nsv_listen_remove(const char *path, const struct nsv_listen_file *file)
 	struct stat st;
 
 	/* One that cannot be had leaves a file that the next daemon takes for what it is. */
-	if (file->ino == 0 || lock_folder(path, NULL, &lock) < 0)
+	if (lock_folder(path, NULL, &lock) < 0)
 		return;
 	if (lstat(path, &st) == 0 && st.st_dev == file->dev && st.st_ino == file->ino)
 		unlink(path);

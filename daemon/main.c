@@ -143,10 +143,12 @@ static int serve(struct service *sv, const struct nsv_config *c, struct nsv_err 
 	uint64_t start_ns = nsv_now_ns();
 	int ret = nsv_passed_init(&sv->passed);
 
+	if (ret < 0)
+		return nsv_fail(err, ret, "what the service manager passes cannot be taken: %s",
+			strerror(-ret));
 	if (!c->no_numa) /* before there are threads and regions */
 		nsv_numa_begin(&sv->numa, c->threads ? c->threads : nsv_team_cpus());
-	if (ret == 0)
-		ret = nsv_server_init(&sv->server, c, &sv->passed, err);
+	ret = nsv_server_init(&sv->server, c, &sv->passed, err);
 	if (ret == 0)
 		ret = load(sv, c, err);
 	if (ret == 0)

@@ -507,7 +507,8 @@ void nsv_server_deinit(struct nsv_server *s)
 	}
 	tell_drops(s, UINT64_MAX / 2);
 	nsv_mailbox_deinit(&s->inbox);
-	nsv_listen_remove(s->config->socket, &s->listen_file);
+	if (s->listen_file.ino)
+		nsv_listen_remove(s->config->socket, &s->listen_file);
 	if (s->listen_fd >= 0)
 		close(s->listen_fd);
 	if (s->signal_fd >= 0)

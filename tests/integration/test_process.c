@@ -111,6 +111,19 @@ static void test_wrong_usage(void **state)
 	assert_non_null(strstr(err, "1000000000 KV blocks"));
 }
 
+/* Before there is a server: what is to be undone is nothing. */
+static void test_wrong_descriptors_passed(void **state)
+{
+	const char *argv[] = {"/bin/sh", "-c",
+		"LISTEN_PID=$$ LISTEN_FDS=-1 exec \"$0\" --model x", nsv_test_program("nanoserved"),
+		NULL};
+	(void)state;
+
+	assert_int_equal(nsv_test_run(argv, NULL, out, sizeof(out), err, sizeof(err)), 1);
+	assert_string_equal(
+		err, "what the service manager passes cannot be taken: Invalid argument\n");
+}
+
 static void test_a_socket_is_served_once(void **state)
 {
 	struct nsv_test_daemon d;
@@ -355,6 +368,7 @@ int main(void)
 		cmocka_unit_test(test_models_that_cannot_be_loaded),
 		cmocka_unit_test(test_an_unreadable_model),
 		cmocka_unit_test(test_wrong_usage),
+		cmocka_unit_test(test_wrong_descriptors_passed),
 		cmocka_unit_test(test_a_socket_is_served_once),
 		cmocka_unit_test(test_a_model_cut_in_use),
 		cmocka_unit_test(test_a_stop_in_mid_stream),
