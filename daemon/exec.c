@@ -62,6 +62,7 @@ static void sample_row(
 
 	in.logits = logits->x + i * logits->ld;
 	in.ranges = logits->ranges + (size_t)i * nsv_scan_n_slice(s->n_vocab);
+	in.sum_scale = logits->scales[i];
 	if (token != NSV_TOKEN_SAMPLE) {
 		ret = nsv_log_probs(s, part, in.logits, token, r->lps, step->n_lps[i]);
 	} else {
@@ -83,6 +84,16 @@ static void sample_member(const struct nsv_part *part, void *arg)
 	nsv_sample_rows(part, a->x->parts.samplers, a->step->batch.n_out, sample_row, a);
 }
 
+/* While logits are in cache their slices are looked at, for what sampling can use. */
+static struct nsv_scan_slices want_slices(struct exec_cpu *x, const struct nsv_exec_step *step)
+{
+	for (uint32_t i = 0; i < step->batch.n_out; i++)
+		x->logits.scales[i] = step->given[i] == NSV_TOKEN_SAMPLE
+					      ? nsv_sample_sum_scale(&step->ins[i])
+					      : 0;
+	return (struct nsv_scan_slices){x->logits.ranges, x->logits.scales};
+}
+
 static int submit(struct nsv_exec *exec, const struct nsv_exec_step *step, struct nsv_err *err)
 {
 	struct exec_cpu *x = (struct exec_cpu *)exec;
@@ -95,7 +106,7 @@ static int submit(struct nsv_exec *exec, const struct nsv_exec_step *step, struc
 	fill_tokens(x, step);
 	batch.tokens = x->tokens;
 	batch.ld_out = x->logits.ld;
-	batch.ranges = x->logits.ranges;
+	batch.slices = want_slices(x, step);
 	int ret = nsv_model_forward(p->model, p->dispatch, p->kv, &batch, x->logits.x, err);
 	if (ret == 0 && batch.n_out > 0)
 		nsv_team_run(p->team, sample_member, &(struct sampling){x, step});

@@ -134,7 +134,7 @@ static bool too_early(const struct nsv_sample_in *in)
 	return in->n_output < in->params->min_tokens;
 }
 
-static bool is_neutral(const struct nsv_sample_in *in)
+bool nsv_sample_is_neutral(const struct nsv_sample_in *in)
 {
 	const struct nsv_params *p = in->params;
 
@@ -148,7 +148,7 @@ size_t nsv_sample_adjust(struct nsv_sampler *s, const struct nsv_sample_in *in, 
 	size_t n = s->n_vocab;
 
 	*ret_x = in->logits;
-	if (is_neutral(in))
+	if (nsv_sample_is_neutral(in))
 		return n;
 	*ret_x = s->adjusted;
 	memcpy(s->adjusted, in->logits, n * sizeof(*s->adjusted));

@@ -3,11 +3,8 @@
  * by buckets, by ranks or by members of a team, the same candidates are kept.
  *
  * What a cut (daemon/sample-cut.c) drops has weight 0 from then on, and where few are left they are
- * moved together, for one member to go on with.
- *
- * Where min-p or top-p will keep only a few of the likeliest, the head of the row, the tail gets no
- * weights: an estimate of their sum and how far it may be off say between which two numbers top-p's
- * goal lies. Mostly the same candidate reaches both, and is the one; else the whole row is weighed.
+ * moved together, for one member to go on with. Where those that will be left can be told before
+ * there are weights (daemon/sample-head.c), the others get none.
  *
  * Members meet by slots of two turns: nobody writes for the turn after the next while another still
  * reads of this one, since they meet in between. */
@@ -17,15 +14,9 @@
 #include <math.h>
 
 #define GREEDY_BELOW 1e-3f
-#define HEAP_MOST 512u	 /* top-k up to so many by a heap */
-#define HEAD_LEAST 4096u /* rows of fewer are weighed whole */
-#define STRETCH 128u	 /* and of so many one in so many is looked at, to guess the head: */
-#define STRETCH_STEP 32u
-#define MIN_P_LEAST 1e-6f    /* below, rounding may lift a weight to it */
-#define ESTIMATE_OFF 0x1p-16 /* more than twice what kernels/scan.h says */
-#define PIECE 4096u	     /* at least, of which sums are kept where nothing is cut */
-#define FEW 8u		     /* one in so many left: they are moved together */
-#define SHARE_LEAST 4096u    /* rows of fewer are one member's */
+#define HEAP_MOST 512u	  /* top-k up to so many by a heap */
+#define PIECE 4096u	  /* at least, of which sums are kept where nothing is cut */
+#define SHARE_LEAST 4096u /* rows of fewer are one member's */
 #define SPAN_UNIT 64u
 #define REACH 40.0f /* of t: everything that has a weight is within it of the best */
 
@@ -83,7 +74,7 @@ static void set_row(struct nsv_draw *d, const float *x, uint32_t n)
 }
 
 /* From here on the first member is alone. */
-static void leave(struct nsv_draw *d)
+void nsv_draw_leave(struct nsv_draw *d)
 {
 	d->gone = d->part->index != 0;
 	d->part = &nsv_team_alone;
@@ -93,7 +84,7 @@ static void leave(struct nsv_draw *d)
 /* ---- Moving together what is left */
 
 /* Appends those at n places, counted from `from` on, which grow, to the n_out there are. */
-static uint32_t gather(
+uint32_t nsv_draw_gather(
 	struct nsv_draw *d, const uint32_t *place, uint32_t n, uint32_t from, uint32_t n_out)
 {
 	struct nsv_sampler *s = d->s;
@@ -108,7 +99,7 @@ static uint32_t gather(
 	return n_out;
 }
 
-static void set_left(struct nsv_draw *d, uint32_t n)
+void nsv_draw_set_left(struct nsv_draw *d, uint32_t n)
 {
 	d->id = d->s->left_id;
 	set_row(d, d->s->left, n);
@@ -120,7 +111,7 @@ static void close_up(struct nsv_draw *d, uint32_t n_left)
 	const struct nsv_part *part = d->part;
 	uint32_t begin, end, n = 0, *place = d->s->place;
 
-	if (n_left >= d->n / FEW)
+	if (n_left >= d->n / NSV_DRAW_FEW)
 		return;
 	struct nsv_sample_share mine = {
 		.n = d->scan->list(d->s->weight + d->begin, nsv_draw_span_len(d), FLT_TRUE_MIN,
@@ -129,10 +120,10 @@ static void close_up(struct nsv_draw *d, uint32_t n_left)
 	if (part->index == 0)
 		for (uint32_t i = 0; i < part->count; i++) {
 			nsv_draw_find_span(d, i, &begin, &end);
-			n = gather(d, place + begin, slots[i].n, begin, n);
+			n = nsv_draw_gather(d, place + begin, slots[i].n, begin, n);
 		}
-	leave(d);
-	set_left(d, n);
+	nsv_draw_leave(d);
+	nsv_draw_set_left(d, n);
 }
 
 /* ---- Cuts */
@@ -143,7 +134,7 @@ static uint32_t keep_span(
 	return begin < end ? d->scan->keep(key + begin, low, d->s->weight + begin, end - begin) : 0;
 }
 
-static void apply_cut(struct nsv_draw *d, const float *key, struct nsv_sample_cut cut)
+void nsv_draw_apply_cut(struct nsv_draw *d, const float *key, struct nsv_sample_cut cut)
 {
 	uint32_t edge = cut.at + 1;
 	uint32_t n = keep_span(d, key, cut.key, d->begin, (uint32_t)nsv_min(d->end, edge));
@@ -212,7 +203,7 @@ static int by_place(const void *a, const void *b)
 /* ---- The steps */
 
 /* 0: it cuts nothing. */
-static uint32_t top_k_of(const struct nsv_draw *d)
+uint32_t nsv_draw_top_k(const struct nsv_draw *d)
 {
 	int32_t k = d->in->params->top_k;
 
@@ -222,13 +213,13 @@ static uint32_t top_k_of(const struct nsv_draw *d)
 /* A few best are found before there are weights. */
 static bool is_heap_work(const struct nsv_draw *d, uint32_t k)
 {
-	return k > 0 && k <= nsv_min(HEAP_MOST, d->n / FEW);
+	return k > 0 && k <= nsv_min(HEAP_MOST, d->n / NSV_DRAW_FEW);
 }
 
 /* Each counts as one. */
 static void apply_top_k(struct nsv_draw *d, float *one)
 {
-	uint32_t k = top_k_of(d);
+	uint32_t k = nsv_draw_top_k(d);
 	const struct nsv_draw_order by_count = {.key = d->x,
 		.w = one,
 		.max = d->scale.max,
@@ -240,35 +231,35 @@ static void apply_top_k(struct nsv_draw *d, float *one)
 		one[i] = 1;
 	if (d->n_cand < d->n)
 		d->scan->keep(d->x + d->begin, -FLT_MAX, one + d->begin, nsv_draw_span_len(d));
-	apply_cut(d, d->x, nsv_draw_find_cut(d, &by_count, k));
+	nsv_draw_apply_cut(d, d->x, nsv_draw_find_cut(d, &by_count, k));
 }
 
 static void gather_best(struct nsv_draw *d)
 {
-	uint32_t k = top_k_of(d);
+	uint32_t k = nsv_draw_top_k(d);
 	struct nsv_sampler *s = d->s;
 
 	if (!is_heap_work(d, k)) {
-		if (k > 0 && k < d->n / FEW)
+		if (k > 0 && k < d->n / NSV_DRAW_FEW)
 			apply_top_k(d, s->weight); /* they get their own when they are together */
 		return;
 	}
-	leave(d);
+	nsv_draw_leave(d);
 	if (d->gone)
 		return;
 	find_best(d, k);
 	qsort(s->cand, k, sizeof(*s->cand), by_place);
 	for (uint32_t i = 0; i < k; i++)
 		s->place[i] = (uint32_t)s->cand[i].id;
-	set_left(d, gather(d, s->place, k, 0, 0));
+	nsv_draw_set_left(d, nsv_draw_gather(d, s->place, k, 0, 0));
 }
 
 /* Nothing is cut: weights are added up by pieces, and written nowhere but where the draw falls. */
-static bool is_whole(const struct nsv_draw *d)
+bool nsv_draw_is_whole(const struct nsv_draw *d)
 {
 	const struct nsv_params *p = d->in->params;
 
-	return top_k_of(d) == 0 && p->min_p <= 0 && p->top_p >= 1 && p->typical_p >= 1;
+	return nsv_draw_top_k(d) == 0 && p->min_p <= 0 && p->top_p >= 1 && p->typical_p >= 1;
 }
 
 /* Of a span of n, that there are no more than NSV_SCAN_BUCKETS. */
@@ -289,18 +280,18 @@ static double weigh_pieces(const struct nsv_draw *d)
 	double *piece = pieces_of(d, d->part->index), sum = 0;
 
 	for (uint32_t at = 0; at < n; at += len, i++) {
-		piece[i] = d->scan->weigh(d->x + d->begin + at, (uint32_t)nsv_min(n - at, len),
-			&d->scale, NULL);
+		piece[i] = d->scan->weigh(
+			d->x + d->begin + at, (uint32_t)nsv_min(n - at, len), &d->scale, NULL);
 		sum += piece[i];
 	}
 	return sum;
 }
 
-static void weigh(struct nsv_draw *d)
+void nsv_draw_weigh(struct nsv_draw *d)
 {
 	if (d->is_weighed)
 		return;
-	if (is_whole(d)) {
+	if (nsv_draw_is_whole(d)) {
 		d->span_total = weigh_pieces(d);
 		d->total = nsv_draw_add_sums(d, d->span_total);
 		return;
@@ -317,7 +308,7 @@ static void add_up(struct nsv_draw *d)
 
 static void cut_top_k(struct nsv_draw *d)
 {
-	uint32_t k = top_k_of(d);
+	uint32_t k = nsv_draw_top_k(d);
 
 	if (k == 0 || d->n <= k)
 		return;
@@ -337,7 +328,7 @@ static void cut_min_p(struct nsv_draw *d)
 		add_up(d);
 }
 
-static struct nsv_draw_order by_weight(const struct nsv_draw *d)
+struct nsv_draw_order nsv_draw_by_weight(const struct nsv_draw *d)
 {
 	return (struct nsv_draw_order){.key = d->x,
 		.w = d->s->weight,
@@ -348,181 +339,21 @@ static struct nsv_draw_order by_weight(const struct nsv_draw *d)
 		.slope = d->scale.scale};
 }
 
-static double top_p_goal(const struct nsv_draw *d, double total)
+double nsv_draw_top_p_goal(const struct nsv_draw *d, double total)
 {
 	return fmax(d->in->params->top_p * total, DBL_MIN);
 }
 
 static void cut_top_p(struct nsv_draw *d)
 {
-	const struct nsv_draw_order order = by_weight(d);
+	const struct nsv_draw_order order = nsv_draw_by_weight(d);
 
 	if (d->in->params->top_p < 1 && !d->has_top_p)
-		apply_cut(d, d->x, nsv_draw_find_cut(d, &order, top_p_goal(d, d->total)));
+		nsv_draw_apply_cut(
+			d, d->x, nsv_draw_find_cut(d, &order, nsv_draw_top_p_goal(d, d->total)));
 }
 
-/* ---- The head */
-
-/* The ranges of the slices of x, the row that the draw began with; NULL: not known. */
-static const struct nsv_scan_range *slices_of(const struct nsv_draw *d, const float *x)
-{
-	return x == d->in->logits ? d->in->ranges : NULL;
-}
-
-/* No more than the sum of all weights: the largest one's, or each slice's largest. */
-static double least_total(const struct nsv_draw *d)
-{
-	const struct nsv_scan_range *slices = slices_of(d, d->x);
-	uint32_t n_slice = slices ? nsv_scan_n_slice(d->n) : 0;
-	float peak[STRETCH];
-	double sum = 0;
-
-	for (uint32_t i = 0, n; i < n_slice; i += n) {
-		n = (uint32_t)nsv_min(n_slice - i, STRETCH);
-		for (uint32_t k = 0; k < n; k++)
-			peak[k] = slices[i + k].max;
-		sum += d->scan->weigh(peak, n, &d->scale, NULL);
-	}
-	return fmax(sum, 1);
-}
-
-/* The sum over some stretches of the row of all weights below 2^low, times what is not in them. */
-static double guess_tail(const struct nsv_draw *d, float low, uint32_t *ret_n_head)
-{
-	uint32_t n, n_head = 0, place[STRETCH];
-	double sum = 0;
-
-	for (uint32_t i = 0; d->n - i >= STRETCH; i += nsv_min(STRETCH * STRETCH_STEP, d->n - i)) {
-		sum += d->scan->estimate(d->x + i, STRETCH, &d->scale, low, STRETCH, place, &n);
-		n_head += n;
-	}
-	*ret_n_head = n_head * STRETCH_STEP;
-	return sum * STRETCH_STEP;
-}
-
-/* Where a head seems to end that is neither long nor too light: t; 0: nowhere. */
-static float guess_head(const struct nsv_draw *d)
-{
-	const float lows[] = {-9, -12, -16};
-	const struct nsv_params *p = d->in->params;
-	uint32_t n_head;
-
-	if (p->min_p > 0)
-		return p->min_p >= MIN_P_LEAST ? log2f(p->min_p) - 0.01f : 0;
-	const double least = least_total(d);
-	for (size_t i = 0; i < NSV_ARRAY_LEN(lows); i++) {
-		double tail = guess_tail(d, lows[i], &n_head);
-
-		if (n_head > d->n / FEW)
-			break;
-		if (tail < (double)(1 - p->top_p) * fmax(least, 1 + tail) / 2)
-			return lows[i];
-	}
-	return 0;
-}
-
-/* Whether all totals that the tail allows cut the head at one place, and cuts it there. */
-static bool cut_head(struct nsv_draw *d, double tail, uint32_t n_row)
-{
-	double off = tail * ESTIMATE_OFF + n_row * (double)d->scale.grain * 0x1p-23;
-	double most = top_p_goal(d, d->total + tail + off);
-	double least = top_p_goal(d, d->total + fmax(tail - off, 0));
-	const struct nsv_draw_order order = by_weight(d);
-
-	if (d->total < most)
-		return false;
-	struct nsv_sample_cut cut = nsv_draw_find_cut(d, &order, least);
-	if (cut.sum < most)
-		return false;
-	apply_cut(d, d->x, cut);
-	return true;
-}
-
-/* The head that the members listed becomes the row of the first one. Returns whether top-p cut it,
- * or needs not. */
-static bool take_head(struct nsv_draw *d, const struct nsv_sample_share *slots, float low)
-{
-	const struct nsv_draw whole = *d;
-	uint32_t begin, end, n = 0;
-	double tail = 0;
-
-	for (uint32_t i = 0; i < whole.part->count; i++) {
-		nsv_draw_find_span(&whole, i, &begin, &end);
-		n = gather(d, d->s->place + begin, slots[i].n, begin, n);
-		tail += slots[i].sum;
-	}
-	leave(d);
-	set_left(d, n);
-	d->span = fminf(d->span, -low / d->scale.scale);
-	weigh(d);
-	d->is_weighed = true;
-	d->has_top_p = d->in->params->min_p <= 0;
-	if (!d->has_top_p || cut_head(d, tail, whole.n))
-		return true;
-	*d = whole;
-	return false;
-}
-
-/* Of places at .. end - 1 those of the head, after those that this member has listed. */
-static void add_head(const struct nsv_draw *d, float low, uint32_t most, uint32_t at, uint32_t end,
-	struct nsv_sample_share *mine)
-{
-	uint32_t n, *place = d->s->place + d->begin + mine->n;
-
-	mine->sum += d->scan->estimate(d->x + at, end - at, &d->scale, low, most, place, &n);
-	for (uint32_t i = 0; at > d->begin && i < n; i++)
-		place[i] += at - d->begin;
-	mine->n += n;
-}
-
-/* What this member's span has of the head, and the sum of its tail. min-p needs no sum, and of
- * slices whose range is known those alone that reach into the head. If they are more than `most`,
- * some of them. */
-static struct nsv_sample_share list_head(const struct nsv_draw *d, float low, uint32_t most)
-{
-	const struct nsv_scan_range *slices = slices_of(d, d->x);
-	struct nsv_sample_share mine = {0};
-	uint32_t at = d->begin, end;
-
-	if (!slices || d->in->params->min_p <= 0) {
-		add_head(d, low, most, d->begin, d->end, &mine);
-		return mine;
-	}
-	for (; at < d->end && mine.n <= most; at = end) {
-		const struct nsv_scan_range *slice = &slices[at / NSV_SCAN_SLICE];
-
-		end = (uint32_t)nsv_min(d->end, (at / NSV_SCAN_SLICE + 1) * NSV_SCAN_SLICE);
-		if ((d->scale.max - slice->max) * d->scale.scale < -low)
-			add_head(d, low, most, at, end, &mine);
-	}
-	return mine;
-}
-
-/* Where a head is enough only that is left. */
-static void gather_head(struct nsv_draw *d)
-{
-	const struct nsv_params *p = d->in->params;
-	uint32_t most = d->n / FEW;
-
-	if (d->n < HEAD_LEAST || d->id || top_k_of(d) > 0 || (p->min_p <= 0 && p->top_p >= 1))
-		return;
-	float low = guess_head(d);
-	if (low >= 0)
-		return;
-	const struct nsv_sample_share mine = list_head(d, low, most);
-	const struct nsv_sample_share *slots = nsv_draw_meet(d, &mine);
-	uint64_t n = 0;
-	for (uint32_t i = 0; i < d->part->count; i++)
-		n += slots[i].n;
-	if (n > most)
-		return;
-	const struct nsv_part *part = d->part;
-	if (part->index == 0)
-		d->s->is_enough = take_head(d, slots, low);
-	nsv_team_barrier(part);
-	if (d->s->is_enough && part->index != 0)
-		leave(d);
-}
+/* ---- The last steps */
 
 /* The entropy lies where ln p is its own mean, and so does t. */
 static void cut_typical(struct nsv_draw *d)
@@ -537,7 +368,8 @@ static void cut_typical(struct nsv_draw *d)
 		(float)(moment / d->total), key + d->begin);
 	const struct nsv_draw_order by_nearness = {
 		.key = key, .w = w, .span = d->span * d->scale.scale};
-	apply_cut(d, key, nsv_draw_find_cut(d, &by_nearness, fmax(typical_p * d->total, DBL_MIN)));
+	nsv_draw_apply_cut(
+		d, key, nsv_draw_find_cut(d, &by_nearness, fmax(typical_p * d->total, DBL_MIN)));
 }
 
 /* In the span of a member that begins and ends there: the piece in which the sum exceeds the goal,
@@ -559,7 +391,7 @@ static void draw(struct nsv_draw *d)
 	double goal = nsv_uniform(d->in->seed, d->in->branch, d->in->position) * d->total;
 	const float *w = d->s->weight;
 	struct nsv_sample_share mine = {.sum = d->span_total};
-	bool whole = is_whole(d);
+	bool whole = nsv_draw_is_whole(d);
 	uint32_t i = 0, begin, end;
 	double sum = 0;
 
@@ -569,7 +401,7 @@ static void draw(struct nsv_draw *d)
 	for (; i + 1 < d->part->count && sum + slots[i].sum <= goal; i++)
 		sum += slots[i].sum;
 	nsv_draw_find_span(d, i, &begin, &end);
-	leave(d);
+	nsv_draw_leave(d);
 	if (d->gone)
 		return;
 	if (whole)
@@ -579,6 +411,11 @@ static void draw(struct nsv_draw *d)
 }
 
 /* ---- All of it */
+
+static float scale_of(const struct nsv_params *p)
+{
+	return (float)M_LOG2E / p->temperature;
+}
 
 void nsv_draw_begin(struct nsv_draw *d, struct nsv_sampler *s, const struct nsv_part *part,
 	const struct nsv_sample_in *in)
@@ -596,10 +433,10 @@ static void join(struct nsv_scan_range *all, const struct nsv_scan_range *r)
 
 void nsv_draw_range(struct nsv_draw *d, const float *x, struct nsv_scan_range *ret_range)
 {
-	const struct nsv_scan_range *slices = slices_of(d, x);
+	const struct nsv_scan_range *slices = nsv_draw_slices(d, x);
 	struct nsv_sample_share mine = {0};
 
-	*ret_range = (struct nsv_scan_range){INFINITY, -INFINITY, true};
+	*ret_range = (struct nsv_scan_range){INFINITY, -INFINITY, true, 0};
 	for (uint32_t i = 0; slices && i < nsv_scan_n_slice(d->s->n_vocab); i++)
 		join(ret_range, &slices[i]);
 	if (slices)
@@ -612,7 +449,7 @@ void nsv_draw_range(struct nsv_draw *d, const float *x, struct nsv_scan_range *r
 
 uint32_t nsv_draw_first(const struct nsv_draw *d, const float *x, uint32_t i, float low)
 {
-	const struct nsv_scan_range *slices = slices_of(d, x);
+	const struct nsv_scan_range *slices = nsv_draw_slices(d, x);
 	uint32_t n = d->s->n_vocab, end;
 
 	if (!slices)
@@ -637,17 +474,27 @@ double nsv_draw_log_sum(struct nsv_draw *d, const struct nsv_scan_range *range)
 	return range->max + log1p(sum - 1); /* the largest one's term is 1 */
 }
 
+float nsv_sample_sum_scale(const struct nsv_sample_in *in)
+{
+	const struct nsv_params *p = in->params;
+
+	if (p->temperature < GREEDY_BELOW || p->top_k > 0 || p->min_p > 0 ||
+		(p->top_p >= 1 && p->typical_p < 1) || !nsv_sample_is_neutral(in))
+		return 0;
+	return scale_of(p);
+}
+
 int32_t nsv_draw_token(
 	struct nsv_draw *d, const float *x, size_t n_cand, const struct nsv_scan_range *range)
 {
-	static void (*const steps[])(struct nsv_draw *d) = {gather_best, gather_head, weigh,
-		cut_top_k, cut_min_p, cut_top_p, cut_typical, draw};
-	float temperature = d->in->params->temperature, scale = (float)M_LOG2E / temperature;
+	static void (*const steps[])(struct nsv_draw * d) = {gather_best, nsv_draw_head,
+		nsv_draw_weigh, cut_top_k, cut_min_p, cut_top_p, cut_typical, draw};
+	float temperature = d->in->params->temperature, scale = scale_of(d->in->params);
 
 	d->n_cand = n_cand;
 	set_row(d, x, d->n);
 	if (temperature < GREEDY_BELOW || d->n < SHARE_LEAST)
-		leave(d);
+		nsv_draw_leave(d);
 	if (temperature < GREEDY_BELOW)
 		return d->gone ? 0 : (int32_t)nsv_draw_first(d, x, 0, range->max);
 	d->scale = (struct nsv_scan_scale){range->max, scale, nsv_scan_grain(d->n)};

@@ -13,7 +13,7 @@ struct nsv_draw {
 	const struct nsv_part *part; /* who shares the passes */
 	const struct nsv_sample_in *in;
 	uint32_t turn; /* how often they met */
-	bool gone;     /* the rest is left to the first member */
+	bool gone;     /* nothing is left to do, or to the first member */
 	struct nsv_sample_share own; /* the slot of who is alone */
 
 	/* The candidates, in order of their ids; those of this member are at begin to end - 1. */

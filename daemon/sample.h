@@ -29,9 +29,10 @@
  *
  * Cost: some passes of vectors over n_vocab, + O(tokens in the penalties' window), + sorting the
  * few among which a cut falls. Where the ranges of a row's slices are known and nothing changes the
- * logits, the largest one, the best k and log-probabilities' alternatives are looked for in the
- * slices alone that may hold them. One row is computed by one thread or by all of a team, which share
- * the passes: the same bits. Nothing here allocates but nsv_sampler_init. */
+ * logits, the largest one, the best k, what min-p keeps and log-probabilities' alternatives are
+ * looked for in the slices alone that may hold them; where the slices' sums are known too, so is
+ * what top-p keeps, and the token where nothing is cut. One row is computed by one thread or by all
+ * of a team, which share the passes: the same bits. Nothing here allocates but nsv_sampler_init. */
 #ifndef NSV_DAEMON_SAMPLE_H
 #define NSV_DAEMON_SAMPLE_H
 
@@ -91,7 +92,7 @@ struct nsv_sampler {
 	struct nsv_sample_share *share; /* (2, n_member) */
 	double *mass;			/* (n_member, NSV_SCAN_BUCKETS) */
 	struct nsv_sample_cut cut;
-	bool is_enough; /* the head (daemon/sample-draw.c) */
+	bool is_enough; /* what the first member did alone (daemon/sample-head.c) */
 	const float *x; /* logits after steps 3 to 6, of which n_cand may come */
 	size_t n_cand;
 	uint32_t n_end;
@@ -102,6 +103,7 @@ struct nsv_sampler {
 struct nsv_sample_in {
 	const float *logits; /* (n_vocab) */
 	const struct nsv_scan_range *ranges; /* of their slices; NULL: not known */
+	float sum_scale; /* of the slices' sums (kernels/scan.h); 0: there are none */
 	const struct nsv_params *params;
 	const struct nsv_sample_lists *lists; /* NULL: none */
 	const int32_t *tokens;		      /* (n_prompt + n_output) */
@@ -135,6 +137,10 @@ typedef void nsv_sample_row_fn(
 void nsv_sample_rows(const struct nsv_part *part, struct nsv_sampler *samplers, uint32_t n,
 	nsv_sample_row_fn *fn, const void *arg);
 
+/* With which scale the sums of the row's slices are of use. 0: they are not. */
+float nsv_sample_sum_scale(const struct nsv_sample_in *in);
+/* Whether steps 3 to 6 change nothing. */
+bool nsv_sample_is_neutral(const struct nsv_sample_in *in);
 /* Steps 3 to 6: *ret_x is in->logits itself where nothing changes it, else scratch that is valid
  * until the next call, -INFINITY for what may not come. Returns how many may come. */
 size_t nsv_sample_adjust(

@@ -71,10 +71,10 @@ struct nsv_backend {
 		uint32_t n_row, uint32_t n_in);
 	/* out[r * ld_out + o] = sum_i x[r][i] W[o][i] for a packed weight of n_out rows in all;
 	 * n_row is that of acts_set. It may use nsv_team_take: between two barriers there is one
-	 * product. ranges: NULL or, of a weight of one matrix, (n_row, slices): what each slice of
-	 * a row's outputs holds, looked at while they are in cache. */
+	 * product. slices: NULL or, of a weight of one matrix, what is wanted of the slices of the
+	 * n_row rows of outputs, looked at while they are in cache. */
 	void (*matmul)(const struct nsv_part *part, float *out, size_t ld_out, const void *weight,
-		const void *acts, uint32_t n_row, struct nsv_scan_range *ranges);
+		const void *acts, uint32_t n_row, const struct nsv_scan_slices *slices);
 
 	/* out (n_row, n_embd) = the rows `ids` of a stored matrix, times `scale`. Not packed. */
 	void (*embed)(const struct nsv_part *part, float *out, const struct nsv_matrix *m,

@@ -17,10 +17,19 @@
 struct nsv_scan_range {
 	float min, max;
 	bool finite; /* all are (any value is allowed); else the others are not to be used */
+	float sum;   /* of a slice, where it is wanted; else 0 */
 };
 
-/* Columns of a row whose range is had beside the product that makes them (kernels/backend.h). */
+/* Columns of a row that are looked at beside the product that makes them (kernels/backend.h). */
 #define NSV_SCAN_SLICE 256u
+
+/* What is wanted of the slices of some rows. */
+struct nsv_scan_slices {
+	struct nsv_scan_range *ranges; /* (n_row, n_slice) */
+	/* (n_row) Above 0: of each slice the sum of 2^((x - its max) * scale) as well, within 2^-16
+	 * of itself and what is below 2^-64. NULL: of none. */
+	const float *scales;
+};
 
 static inline uint32_t nsv_scan_n_slice(uint32_t n)
 {
@@ -38,7 +47,10 @@ struct nsv_scan_split {
 };
 
 struct nsv_scan {
+	/* Without a sum. */
 	void (*range)(const float *x, uint32_t n, struct nsv_scan_range *ret_range);
+	/* With the sum of a slice. */
+	void (*slice)(const float *x, uint32_t n, float scale, struct nsv_scan_range *ret_range);
 	/* The first place from i on with x >= low; n: none. */
 	uint32_t (*first)(const float *x, uint32_t i, uint32_t n, float low);
 	/* The places with low <= x < high, growing, to out. Returns how many. */
@@ -78,18 +90,24 @@ struct nsv_scan {
 /* The best that this machine runs, or what $NANOSERVE_CPU_ISA names. */
 const struct nsv_scan *nsv_scan_here(void);
 
-/* Slices begin .. end - 1 of n_row rows of n numbers, ld apart, to ranges (n_row, n_slice). */
-static inline void nsv_scan_slices(const float *x, size_t ld, size_t n_row, uint32_t n,
-	size_t begin, size_t end, struct nsv_scan_range *ranges)
+/* Looks at slices begin .. end - 1 of n_row rows of n numbers, ld apart. */
+static inline void nsv_scan_look(const float *x, size_t ld, size_t n_row, uint32_t n, size_t begin,
+	size_t end, const struct nsv_scan_slices *slices)
 {
 	const struct nsv_scan *scan = nsv_scan_here();
 
 	for (size_t r = 0; r < n_row; r++)
 		for (size_t i = begin; i < end; i++) {
 			size_t at = i * NSV_SCAN_SLICE;
+			uint32_t len = (uint32_t)nsv_min(n - at, NSV_SCAN_SLICE);
+			float scale = slices->scales ? slices->scales[r] : 0;
+			struct nsv_scan_range *range =
+				&slices->ranges[r * nsv_scan_n_slice(n) + i];
 
-			scan->range(x + r * ld + at, (uint32_t)nsv_min(n - at, NSV_SCAN_SLICE),
-				&ranges[r * nsv_scan_n_slice(n) + i]);
+			if (scale > 0)
+				scan->slice(x + r * ld + at, len, scale, range);
+			else
+				scan->range(x + r * ld + at, len, range);
 		}
 }
 

@@ -289,15 +289,15 @@ static struct walk some_rows(const struct walk *w, uint32_t first, uint32_t n)
 }
 
 /* out (n_row, ld) = the product's matrices times what acts_set left. All who share it have met.
- * ranges: NULL, or of a product of one matrix (kernels/backend.h). */
+ * slices: NULL, or of a product of one matrix (kernels/backend.h). */
 static void multiply(const struct walk *w, const struct nsv_product *p, float *out, size_t ld,
-	uint32_t n_row, struct nsv_scan_range *ranges)
+	uint32_t n_row, const struct nsv_scan_slices *slices)
 {
 	for (uint32_t i = 0; i < p->n; i++) {
 		if (i > 0)
 			meet_product(w); /* one product a phase */
 		w->m->backend->matmul(w->mul_part, out + p->part[i].col, ld,
-			nsv_weight_at(w->m, p->part[i].off), w->lane.acts, n_row, ranges);
+			nsv_weight_at(w->m, p->part[i].off), w->lane.acts, n_row, slices);
 	}
 }
 
@@ -554,7 +554,7 @@ static void run_head(const struct walk *w)
 	meet_rows(w); /* a single row's blocks are shared out */
 	set_acts(w, w->lane.norm, b->n_out, w->m->desc.n_embd);
 	multiply(w, &w->m->head, w->step->logits, b->ld_out ? b->ld_out : w->m->desc.n_vocab,
-		b->n_out, b->ranges);
+		b->n_out, b->slices.ranges ? &b->slices : NULL);
 }
 
 static void run_member(const struct nsv_part *part, void *arg)

@@ -27,7 +27,8 @@ int nsv_logits_init(struct nsv_logits *l, uint32_t n_row, uint32_t n_vocab)
 		return -EOVERFLOW;
 	l->x = aligned_alloc(NSV_HUGE_PAGE, whole);
 	l->ranges = calloc(n_range, sizeof(*l->ranges));
-	if (!l->x || !l->ranges) {
+	l->scales = calloc(n_row, sizeof(*l->scales));
+	if (!l->x || !l->ranges || !l->scales) {
 		nsv_logits_deinit(l);
 		return -ENOMEM;
 	}
@@ -39,5 +40,6 @@ void nsv_logits_deinit(struct nsv_logits *l)
 {
 	free(l->x);
 	free(l->ranges);
+	free(l->scales);
 	memset(l, 0, sizeof(*l));
 }

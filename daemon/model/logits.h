@@ -10,6 +10,7 @@ struct nsv_logits {
 	size_t ld;			/* from a row to the next */
 	float *x;			/* (n_row, ld) */
 	struct nsv_scan_range *ranges;	/* (n_row, slices of n_vocab) */
+	float *scales;			/* (n_row) of their sums; 0: none (kernels/scan.h) */
 };
 
 /* 0, -ENOMEM or -EOVERFLOW. Memory is taken as it is written. */

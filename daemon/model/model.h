@@ -51,7 +51,7 @@ struct nsv_batch {
 	const struct nsv_attn_seq *seqs; /* (n_seq) */
 	const uint32_t *out_rows;	 /* (n_out) rows whose logits are wanted, growing */
 	size_t ld_out;			 /* from a row of logits to the next; 0: n_vocab */
-	struct nsv_scan_range *ranges;	 /* (n_out, slices of n_vocab) of the logits, or NULL */
+	struct nsv_scan_slices slices;	 /* of the logits (n_out); without ranges: unwanted */
 };
 
 /* Packed weights that another process left. */
@@ -85,7 +85,7 @@ int nsv_model_weights_fd(const struct nsv_model *m);
 /* A number that identifies file and tensors, for fingerprints. */
 uint64_t nsv_model_id(const struct nsv_model *m);
 
-/* Runs one step and leaves logits (n_out, n_vocab), and their ranges where they are wanted. Every
+/* Runs one step and leaves logits (n_out, n_vocab), and what is wanted of their slices. Every
  * integer is checked before anything is written: -EINVAL and the reason. Does not allocate.
  * Attention goes through `dispatch`, whose backend is the model's. */
 int nsv_model_forward(struct nsv_model *m, struct nsv_dispatch *dispatch,

@@ -16,7 +16,7 @@ struct nsv_cpu_row {
 	void (*acts_set)(const struct nsv_part *part, void *acts, const float *x, size_t ld,
 		uint32_t n_row, uint32_t n_in);
 	void (*matmul)(const struct nsv_part *part, float *out, size_t ld_out, const void *weight,
-		const void *acts, uint32_t n_row, struct nsv_scan_range *ranges);
+		const void *acts, uint32_t n_row, const struct nsv_scan_slices *slices);
 	void (*rmsnorm)(const struct nsv_part *part, float *out, const float *x, const float *w,
 		size_t ld, uint32_t n_row, uint32_t n, float eps);
 	void (*add)(const struct nsv_part *part, float *x, const float *y, size_t n);
@@ -51,7 +51,7 @@ struct nsv_cpu_mat_run;
 		size_t ld, uint32_t n_row, uint32_t n_in); \
 	void nsv_cpu_matmul_##isa(const struct nsv_part *part, float *out, size_t ld_out, \
 		const void *weight, const void *acts, uint32_t n_row, \
-		struct nsv_scan_range *ranges); \
+		const struct nsv_scan_slices *slices); \
 	/* Panels begin .. end - 1 of all against rows row0 .. row_end - 1, tiles of n_row. */ \
 	void nsv_cpu_panels_##isa(const struct nsv_cpu_weight *w, const struct nsv_cpu_acts *acts, \
 		float *out, size_t ld_out, size_t begin, size_t end, size_t row0, size_t row_end, \
@@ -87,7 +87,7 @@ NSV_CPU_DECLARE_MATMUL(dotprod)
 /* What AMX does better than AVX-512, and attention as its processors do it best. */
 void nsv_cpu_attention_amx(const struct nsv_part *part, const struct nsv_attn_call *call);
 void nsv_cpu_matmul_amx(const struct nsv_part *part, float *out, size_t ld_out, const void *weight,
-	const void *acts, uint32_t n_row, struct nsv_scan_range *ranges);
+	const void *acts, uint32_t n_row, const struct nsv_scan_slices *slices);
 /* A matrix of bf16; rows in whole tiles of h. */
 void nsv_cpu_bf16_amx(const struct nsv_cpu_mat_run *run, uint32_t h);
 

@@ -169,11 +169,11 @@ static void cpu_acts_set(const struct nsv_part *part, void *acts, const float *x
 }
 
 static void cpu_matmul(const struct nsv_part *part, float *out, size_t ld_out, const void *weight,
-	const void *acts, uint32_t n_row, struct nsv_scan_range *ranges)
+	const void *acts, uint32_t n_row, const struct nsv_scan_slices *slices)
 {
 	uint64_t mode = nsv_cpu_flush_begin();
 
-	row_now()->matmul(part, out, ld_out, weight, acts, n_row, ranges);
+	row_now()->matmul(part, out, ld_out, weight, acts, n_row, slices);
 	nsv_cpu_flush_end(mode);
 }
 

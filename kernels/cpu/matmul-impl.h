@@ -313,9 +313,9 @@ static void run_rows(const struct nsv_cpu_product *p, size_t begin, size_t end)
 }
 
 void FN(matmul)(const struct nsv_part *part, float *out, size_t ld_out, const void *weight,
-	const void *acts, uint32_t n_row, struct nsv_scan_range *ranges)
+	const void *acts, uint32_t n_row, const struct nsv_scan_slices *slices)
 {
 	const struct nsv_cpu_product p = {.w = weight, .acts = acts, .out = out, .ld_out = ld_out,
-		.n_row = n_row, .ranges = ranges};
+		.n_row = n_row, .slices = slices};
 	nsv_cpu_share_product(part, &p, run_rows);
 }

@@ -245,6 +245,42 @@ ALWAYS_INLINE vf exp2_near(vf u)
 	return vf_ldexp(y, whole);
 }
 
+/* 2^t, t <= 0, within 3e-6. */
+ALWAYS_INLINE vf power_near(vf t)
+{
+#if defined(__AVX512F__)
+	vf f = _mm512_reduce_ps(t, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);
+	vf y = near_fma(vf_set1(1.3534170e-2f), f, 5.2011460e-2f);
+
+	y = near_fma(y, f, 2.4144276e-1f);
+	y = near_fma(y, f, 6.9300383e-1f);
+	y = near_fma(y, f, 1.0000026f);
+	return _mm512_scalef_ps(y, t);
+#else
+	return exp2_near(vf_sub(vf_set1(0), t));
+#endif
+}
+
+ALWAYS_INLINE vf power_lanes(vf sum, const float *x, uint32_t l, float max, float scale)
+{
+	vf t = vf_mul(vf_sub(vf_load_n(x, l), vf_set1(max)), vf_set1(scale));
+
+	return vf_add(sum, vf_between(0, l, power_near(t), vf_set1(0)));
+}
+
+static void scan_slice(const float *x, uint32_t n, float scale, struct nsv_scan_range *ret_range)
+{
+	vf sum = vf_set1(0);
+	uint32_t i = 0;
+
+	scan_range(x, n, ret_range);
+	for (; n - i >= VF_N; i += VF_N)
+		sum = power_lanes(sum, x + i, VF_N, ret_range->max, scale);
+	if (i < n)
+		sum = power_lanes(sum, x + i, n - i, ret_range->max, scale);
+	ret_range->sum = vf_sum(sum);
+}
+
 /* Adds 2^-u, u = -t, of the lanes with u >= from to sum; returns the others. */
 ALWAYS_INLINE uint32_t estimate_lanes(
 	vf *sum, const float *x, const struct nsv_scan_scale *s, float from, uint32_t l)
@@ -384,6 +420,7 @@ static uint32_t scan_list_bucket(const float *key, uint32_t n,
 
 const struct nsv_scan FN(scan) = {
 	.range = scan_range,
+	.slice = scan_slice,
 	.first = scan_first,
 	.list = scan_list,
 	.weigh = scan_weigh,

@@ -81,23 +81,23 @@ struct nsv_cpu_product {
 	const struct nsv_cpu_acts *acts;
 	float *out; /* (n_row, ld_out) */
 	size_t ld_out, n_row;
-	struct nsv_scan_range *ranges; /* or NULL */
+	const struct nsv_scan_slices *slices; /* or NULL */
 };
 
 /* Panels begin .. end - 1 against all rows. */
 typedef void nsv_cpu_panels_fn(const struct nsv_cpu_product *p, size_t begin, size_t end);
 
-/* This member's share of a product. Where ranges are wanted, slice by slice: each is looked at
+/* This member's share of a product. Where slices are wanted, one by one: each is looked at
  * while it is in cache. */
 static inline void nsv_cpu_share_product(
 	const struct nsv_part *part, const struct nsv_cpu_product *p, nsv_cpu_panels_fn *run)
 {
 	struct nsv_cpu_share share =
-		nsv_cpu_share_begin(part, p->w->n_panel, p->ranges ? NSV_CPU_SLICE : 1);
+		nsv_cpu_share_begin(part, p->w->n_panel, p->slices ? NSV_CPU_SLICE : 1);
 	size_t begin, end;
 
 	while (nsv_cpu_share_next(&share, &begin, &end)) {
-		if (!p->ranges) {
+		if (!p->slices) {
 			run(p, begin, end);
 			continue;
 		}
@@ -105,8 +105,8 @@ static inline void nsv_cpu_share_product(
 			size_t at = i * NSV_CPU_SLICE;
 
 			run(p, at, nsv_min(at + NSV_CPU_SLICE, end));
-			nsv_scan_slices(
-				p->out, p->ld_out, p->n_row, p->w->n_out, i, i + 1, p->ranges);
+			nsv_scan_look(
+				p->out, p->ld_out, p->n_row, p->w->n_out, i, i + 1, p->slices);
 		}
 	}
 }

@@ -84,16 +84,16 @@ static float dot(const float *a, const float *b, uint32_t n)
 }
 
 void nsv_ref_matmul(const struct nsv_part *part, float *out, size_t ld_out, const void *weight,
-	const void *acts, uint32_t n_row, struct nsv_scan_range *ranges)
+	const void *acts, uint32_t n_row, const struct nsv_scan_slices *slices)
 {
 	const struct weight *w = weight;
 	const float *x = acts;
 	size_t begin, end;
-	nsv_part_range(part, w->n_out, ranges ? NSV_SCAN_SLICE : 16, &begin, &end);
+	nsv_part_range(part, w->n_out, slices ? NSV_SCAN_SLICE : 16, &begin, &end);
 	for (size_t o = begin; o < end; o++)
 		for (size_t r = 0; r < n_row; r++)
 			out[r * ld_out + o] = dot(x + r * w->n_in, w->w + o * w->n_in, w->n_in);
-	if (ranges)
-		nsv_scan_slices(out, ld_out, n_row, w->n_out, begin / NSV_SCAN_SLICE,
-			nsv_scan_n_slice((uint32_t)end), ranges);
+	if (slices)
+		nsv_scan_look(out, ld_out, n_row, w->n_out, begin / NSV_SCAN_SLICE,
+			nsv_scan_n_slice((uint32_t)end), slices);
 }

@@ -25,7 +25,7 @@ size_t nsv_ref_acts_len(uint32_t n_row, uint32_t n_in);
 void nsv_ref_acts_set(const struct nsv_part *part, void *acts, const float *x, size_t ld,
 	uint32_t n_row, uint32_t n_in);
 void nsv_ref_matmul(const struct nsv_part *part, float *out, size_t ld_out, const void *weight,
-	const void *acts, uint32_t n_row, struct nsv_scan_range *ranges);
+	const void *acts, uint32_t n_row, const struct nsv_scan_slices *slices);
 void nsv_ref_embed(const struct nsv_part *part, float *out, const struct nsv_matrix *m,
 	const int32_t *ids, uint32_t n_row, float scale);
 void nsv_ref_rmsnorm(const struct nsv_part *part, float *out, const float *x, const float *w,

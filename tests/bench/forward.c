@@ -57,10 +57,10 @@ static void timed_acts(const struct nsv_part *part, void *acts, const float *x, 
 }
 
 static void timed_matmul(const struct nsv_part *part, float *out, size_t ld, const void *weight,
-	const void *acts, uint32_t n_row, struct nsv_scan_range *ranges)
+	const void *acts, uint32_t n_row, const struct nsv_scan_slices *slices)
 {
 	uint64_t t = begin();
-	inner->matmul(part, out, ld, weight, acts, n_row, ranges);
+	inner->matmul(part, out, ld, weight, acts, n_row, slices);
 	end(PRODUCT, t);
 }
 
@@ -303,7 +303,7 @@ int main(void)
 	if (nsv_logits_init(&logits, N_STREAM, r.n_vocab) < 0)
 		return 1;
 	r.ld_out = logits.ld; /* as the daemon has them */
-	r.ranges = logits.ranges;
+	r.slices.ranges = logits.ranges;
 	printf("%s %s, %d threads\n", inner->name, inner->isa(), n_thread);
 	for (size_t i = 0; i < NSV_ARRAY_LEN(works); i++)
 		if (is_wanted(&works[i]))

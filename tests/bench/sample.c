@@ -9,6 +9,7 @@
 #include <stddef.h>
 #include <cmocka.h>
 #include <jansson.h>
+#include <math.h>
 #include <string.h>
 
 #include "daemon/model/logits.h"
@@ -64,8 +65,8 @@ static uint32_t n_thread(void)
 static size_t make_ways(struct way *w)
 {
 	const char *const names[] = {"greedy", "temperature", "top-k 40", "top-k 40, top-p 0.95",
-		"top-k 5000", "top-p 0.95", "min-p 0.05", "typical-p 0.9",
-		"penalties, 8192 tokens", "greedy, 5 log-probabilities"};
+		"top-k 5000", "top-p 0.95", "min-p 0.05", "typical-p 0.9", "penalties, 8192 tokens",
+		"greedy, 5 log-probabilities", "top-p 0.95 at 1.5", "top-p 0.9 at 0.7"};
 
 	for (size_t i = 0; i < NSV_ARRAY_LEN(names); i++) {
 		w[i] = (struct way){.name = names[i], .params = nsv_params_default()};
@@ -79,6 +80,10 @@ static size_t make_ways(struct way *w)
 	w[8].params.repetition_penalty = 1.1f;
 	w[8].params.presence_penalty = w[8].params.frequency_penalty = 0.1f;
 	w[9].n_lp = 6;
+	w[10].params.temperature = 1.5f;
+	w[10].params.top_p = 0.95f;
+	w[11].params.temperature = 0.7f;
+	w[11].params.top_p = 0.9f;
 	return NSV_ARRAY_LEN(names);
 }
 
@@ -103,6 +108,7 @@ static void sample_row(
 	struct nsv_lp lp[1 + NSV_MAX_LOGPROB];
 	const struct nsv_sample_in in = {.logits = r->logits->x + i * r->logits->ld,
 		.ranges = r->logits->ranges + (size_t)i * nsv_scan_n_slice(r->n_vocab),
+		.sum_scale = r->logits->scales[i],
 		.params = &r->way->params,
 		.tokens = history,
 		.n_output = N_HISTORY,
@@ -112,6 +118,18 @@ static void sample_row(
 
 	if (nsv_sample_next(s, part, &in, &token, lp, r->way->n_lp) != 0)
 		abort();
+}
+
+/* What a step that is to be sampled so leaves beside its logits. */
+static void look_at_slices(const struct rows *r)
+{
+	const struct nsv_sample_in in = {.params = &r->way->params};
+	const struct nsv_scan_slices slices = {r->logits->ranges, r->logits->scales};
+
+	for (uint32_t i = 0; i < r->n; i++)
+		r->logits->scales[i] = nsv_sample_sum_scale(&in);
+	nsv_scan_look(r->logits->x, r->logits->ld, r->n, r->n_vocab, 0,
+		nsv_scan_n_slice(r->n_vocab), &slices);
 }
 
 static void sample_member(const struct nsv_part *part, void *arg)
@@ -126,10 +144,10 @@ static void measure_ways(struct nsv_team *team, struct rows *r, struct way *ways
 {
 	for (uint32_t round = 0; round < n_round; round++)
 		for (size_t i = 0; i < n_way; i++) {
-			uint64_t start = nsv_now_ns();
-
 			r->way = &ways[i];
 			r->position = round;
+			look_at_slices(r);
+			uint64_t start = nsv_now_ns();
 			nsv_team_run(team, sample_member, r);
 			ways[i].us[round] = (double)(nsv_now_ns() - start) / 1e3;
 		}
@@ -174,9 +192,10 @@ static uint32_t get_prompt(const json_t *cases, size_t i, int32_t *tokens)
 	return (uint32_t)n;
 }
 
-/* The median of a step of n streams; its last logits (n, n_vocab). */
-static double measure_step(
-	struct model_run *m, const json_t *cases, uint32_t n, struct nsv_logits *l, double *us)
+/* Steps of n streams, every other one of which leaves sums of slices; the last logits
+ * (n, n_vocab). */
+static void measure_steps(struct model_run *m, const json_t *cases, uint32_t n,
+	struct nsv_logits *l, double us[2][N_STEP])
 {
 	struct model_seq seqs[N_STREAM];
 	struct model_feed feeds[N_STREAM];
@@ -185,40 +204,43 @@ static double measure_step(
 	for (uint32_t i = 0; i < n; i++) {
 		uint32_t n_prompt = get_prompt(cases, i, prompt);
 
-		model_seq_init(&seqs[i], n_prompt + N_STEP);
+		model_seq_init(&seqs[i], n_prompt + 2 * N_STEP);
 		model_run_prefill(m, &seqs[i], prompt, n_prompt, N_PROMPT, l->x);
 		tokens[i] = logits_best(l->x, m->n_vocab);
 		feeds[i] = (struct model_feed){.seq = &seqs[i], .tokens = &tokens[i], .n = 1};
 	}
-	for (int step = 0; step < N_STEP; step++) {
+	for (uint32_t i = 0; i < n; i++)
+		l->scales[i] = (float)M_LOG2E;
+	for (int step = 0; step < 2 * N_STEP; step++) {
 		uint64_t start = nsv_now_ns();
 
+		m->slices.scales = step % 2 ? l->scales : NULL;
 		model_run_step(m, feeds, n, l->x);
-		us[step] = (double)(nsv_now_ns() - start) / 1e3;
+		us[step % 2][step / 2] = (double)(nsv_now_ns() - start) / 1e3;
 		for (uint32_t i = 0; i < n; i++)
 			tokens[i] = logits_best(l->x + i * l->ld, m->n_vocab);
 	}
 	for (uint32_t i = 0; i < n; i++)
 		model_seq_deinit(&seqs[i], m);
-	return nsv_median(us, N_STEP);
+	m->slices.scales = NULL;
 }
 
 static void measure_streams(struct model_run *m, const json_t *cases, struct nsv_sampler *samplers,
 	const char *name, uint32_t n, struct nsv_logits *logits)
 {
-	double us[N_STEP], step_us = measure_step(m, cases, n, logits, us);
-	struct rows rows = {
-		.n = n, .n_vocab = m->n_vocab, .logits = logits, .samplers = samplers};
+	double us[2][N_STEP], step_us;
+	struct rows rows = {.n = n, .n_vocab = m->n_vocab, .logits = logits, .samplers = samplers};
 	char what[96];
 
 	snprintf(what, sizeof(what), "%s x%u", name, n);
-	report_us(what, "step", us, N_STEP, 0);
+	measure_steps(m, cases, n, logits, us);
+	step_us = nsv_median(us[0], N_STEP);
+	report_us(what, "step", us[0], N_STEP, 0);
+	report_us(what, "step, sums of slices", us[1], N_STEP, 0);
 	report_ways(m, &rows, what, step_us);
 	if (n > 1)
 		return;
 	draw_flat(logits->x, m->n_vocab);
-	nsv_scan_slices(logits->x, logits->ld, 1, m->n_vocab, 0, nsv_scan_n_slice(m->n_vocab),
-		logits->ranges);
 	snprintf(what, sizeof(what), "%s x%u flat,", name, n);
 	report_ways(m, &rows, what, step_us);
 }
@@ -234,14 +256,13 @@ static void measure_model(const char *name, const char *path, const char *cases_
 
 	assert_int_equal(nsv_backend_choose("cpu", &backend, &err), 0);
 	model_run_open(&m, path, backend, n_thread(), N_STREAM,
-		N_STREAM * (N_PROMPT + N_STEP + MODEL_RUN_BLOCK));
+		N_STREAM * (N_PROMPT + 2 * N_STEP + MODEL_RUN_BLOCK));
 	assert_int_equal(nsv_logits_init(&logits, N_STREAM, m.n_vocab), 0);
 	m.ld_out = logits.ld;
-	m.ranges = logits.ranges;
+	m.slices.ranges = logits.ranges;
 	assert_true(samplers && json_array_size(cases) > 0);
 	for (uint32_t i = 0; i < n_thread(); i++)
-		assert_int_equal(
-			nsv_sampler_init(&samplers[i], m.n_vocab, i ? 1 : n_thread()), 0);
+		assert_int_equal(nsv_sampler_init(&samplers[i], m.n_vocab, i ? 1 : n_thread()), 0);
 	for (size_t i = 0; i < N_HISTORY; i++)
 		history[i] = (int32_t)((uint32_t)random() % m.n_vocab);
 	measure_streams(&m, cases, samplers, name, 1, &logits);

@@ -13,7 +13,7 @@ struct product {
 	size_t ld;
 	void *weight, *acts;
 	float *out; /* (n_row, n_out) */
-	struct nsv_scan_range *ranges; /* NULL, or (n_row, slices) */
+	const struct nsv_scan_slices *slices;
 };
 
 static void product_part(const struct nsv_part *part, void *arg)
@@ -23,16 +23,16 @@ static void product_part(const struct nsv_part *part, void *arg)
 	p->b->acts_set(part, p->acts, p->x, p->ld, p->n_row, p->n_in);
 	if (part->count > 1)
 		nsv_team_barrier(part);
-	p->b->matmul(part, p->out, p->n_out, p->weight, p->acts, p->n_row, p->ranges);
+	p->b->matmul(part, p->out, p->n_out, p->weight, p->acts, p->n_row, p->slices);
 }
 
 /* Rows of x times the stacked matrices; the result is the caller's, from t_floats. */
-static float *product_ranges(const struct nsv_backend *b, const struct nsv_matrix *m, uint32_t n_m,
+static float *product_slices(const struct nsv_backend *b, const struct nsv_matrix *m, uint32_t n_m,
 	const float *x, size_t ld, uint32_t n_row, uint32_t n_thread,
-	struct nsv_scan_range *ranges)
+	const struct nsv_scan_slices *slices)
 {
 	struct product p = {.b = b, .m = m, .n_m = n_m, .n_row = n_row, .n_in = m->n_in, .x = x,
-		.ld = ld, .ranges = ranges};
+		.ld = ld, .slices = slices};
 	size_t len = 0;
 	for (uint32_t i = 0; i < n_m; i++)
 		p.n_out += m[i].n_out;
@@ -49,7 +49,7 @@ static float *product_ranges(const struct nsv_backend *b, const struct nsv_matri
 static float *product(const struct nsv_backend *b, const struct nsv_matrix *m, uint32_t n_m,
 	const float *x, size_t ld, uint32_t n_row, uint32_t n_thread)
 {
-	return product_ranges(b, m, n_m, x, ld, n_row, n_thread, NULL);
+	return product_slices(b, m, n_m, x, ld, n_row, n_thread, NULL);
 }
 
 /* ---- The model of quantised activations ------------------------------------------------- */
@@ -293,10 +293,11 @@ static void test_stacked(void **unused)
 		t_matrix_free(&m[j]);
 }
 
-static void check_range(
-	const char *name, const float *x, uint32_t n, const struct nsv_scan_range *range)
+static void check_slice(const char *name, const float *x, uint32_t n, float scale,
+	const struct nsv_scan_range *range)
 {
-	struct nsv_scan_range want = {INFINITY, -INFINITY, true};
+	struct nsv_scan_range want = {INFINITY, -INFINITY, true, 0};
+	double sum = 0;
 
 	for (uint32_t i = 0; i < n; i++) {
 		want.min = fminf(want.min, x[i]);
@@ -308,10 +309,14 @@ static void check_range(
 	if (want.finite && (range->min != want.min || range->max != want.max))
 		fail_msg("%s: %g to %g, not %g to %g", name, (double)range->min,
 			(double)range->max, (double)want.min, (double)want.max);
+	for (uint32_t i = 0; i < n && scale > 0; i++)
+		sum += exp2((double)((x[i] - want.max) * scale));
+	if (want.finite && fabs((double)range->sum - sum) > 0x1p-15 * sum)
+		fail_msg("%s: sum %g, not %g", name, (double)range->sum, sum);
 }
 
-/* One row is not finite. */
-static void check_ranges(uint32_t dtype, uint32_t n_out, uint32_t n_row)
+/* One row is not finite. Of some rows sums are wanted. */
+static void check_slices(uint32_t dtype, uint32_t n_out, uint32_t n_row)
 {
 	struct nsv_matrix m = t_matrix(dtype, n_out, 256, 0.2f);
 	uint32_t n_slice = nsv_scan_n_slice(n_out);
@@ -319,39 +324,46 @@ static void check_ranges(uint32_t dtype, uint32_t n_out, uint32_t n_row)
 	const struct nsv_backend *b = t_backends(&n);
 	float *x = make_x(n_row, 256, 256);
 
+	float *scales = t_floats(n_row);
+
 	if (n_row > 1)
 		x[t_below(n_row * 256)] = NAN;
+	for (uint32_t r = 0; r < n_row; r++)
+		scales[r] = t_below(2) ? t_float(0.1f, 2) : 0;
 	for (size_t i = 0; i < n; i++) {
 		struct nsv_scan_range *ranges = nsv_guard_new(
 			n_range * sizeof(*ranges), sizeof(float), NSV_GUARD_AFTER);
+		const struct nsv_scan_slices slices = {ranges, scales};
 		float *plain = product(&b[i], &m, 1, x, 256, n_row, 1);
-		float *out = product_ranges(
-			&b[i], &m, 1, x, 256, n_row, 1 + t_below(8), ranges);
+		float *out = product_slices(
+			&b[i], &m, 1, x, 256, n_row, 1 + t_below(8), &slices);
 		t_same(b[i].name, out, plain, (size_t)n_row * n_out);
 		for (uint32_t k = 0; k < n_range; k++) {
 			uint32_t at = k % n_slice * NSV_SCAN_SLICE;
-			check_range(b[i].name, out + k / n_slice * n_out + at,
-				(uint32_t)nsv_min(n_out - at, NSV_SCAN_SLICE), &ranges[k]);
+			check_slice(b[i].name, out + k / n_slice * n_out + at,
+				(uint32_t)nsv_min(n_out - at, NSV_SCAN_SLICE), scales[k / n_slice],
+				&ranges[k]);
 		}
 		nsv_guard_free(out);
 		nsv_guard_free(plain);
 		nsv_guard_free(ranges);
 	}
+	nsv_guard_free(scales);
 	nsv_guard_free(x);
 	t_matrix_free(&m);
 }
 
 /* What is said of each slice of the outputs, whoever computed it. */
-static void test_ranges(void **unused)
+static void test_slices(void **unused)
 {
 	(void)unused;
-	check_ranges(NSV_Q8_0, 1 + t_below(NSV_SCAN_SLICE), 1 + t_below(3));
-	check_ranges(NSV_Q8_0, NSV_SCAN_SLICE, 17 + t_below(20));
-	check_ranges(NSV_Q6_K, NSV_SCAN_SLICE + 1 + t_below(40), 1);
-	check_ranges(NSV_BF16, 3 * NSV_SCAN_SLICE - 5, 3 + t_below(20));
-	check_ranges(NSV_F32, 2 * NSV_SCAN_SLICE, 2);
+	check_slices(NSV_Q8_0, 1 + t_below(NSV_SCAN_SLICE), 1 + t_below(3));
+	check_slices(NSV_Q8_0, NSV_SCAN_SLICE, 17 + t_below(20));
+	check_slices(NSV_Q6_K, NSV_SCAN_SLICE + 1 + t_below(40), 1);
+	check_slices(NSV_BF16, 3 * NSV_SCAN_SLICE - 5, 3 + t_below(20));
+	check_slices(NSV_F32, 2 * NSV_SCAN_SLICE, 2);
 	if (!t_emulated())
-		check_ranges(NSV_Q4_1, 11 * NSV_SCAN_SLICE + 16, 33);
+		check_slices(NSV_Q4_1, 11 * NSV_SCAN_SLICE + 16, 33);
 }
 
 /* Row r begins with the r-th of four kinds of blocks. */
@@ -652,7 +664,7 @@ int main(void)
 		cmocka_unit_test(test_odd_length),
 		cmocka_unit_test(test_same_bits),
 		cmocka_unit_test(test_stacked),
-		cmocka_unit_test(test_ranges),
+		cmocka_unit_test(test_slices),
 		cmocka_unit_test(test_extremes),
 		cmocka_unit_test(test_largest),
 		cmocka_unit_test(test_flushed),

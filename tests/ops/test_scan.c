@@ -190,6 +190,23 @@ static void check_estimate(const struct nsv_scan *s, struct data *d)
 	assert_true(fabs(have - want) <= 0x1p-17 * want);
 }
 
+/* Of finite ones. */
+static void check_slice(const struct nsv_scan *s, struct data *d)
+{
+	uint32_t n = (uint32_t)nsv_min(d->n, NSV_SCAN_SLICE);
+	struct nsv_scan_range have, range;
+	double want = 0;
+
+	for (uint32_t i = 0; i < n; i++)
+		d->w[i] = fmaxf(d->x[i], -FLT_MAX);
+	s->range(d->w, n, &range);
+	s->slice(d->w, n, d->scale.scale, &have);
+	for (uint32_t i = 0; i < n; i++)
+		want += exp2((double)((d->w[i] - range.max) * d->scale.scale));
+	assert_true(have.min == range.min && have.max == range.max && have.finite);
+	assert_true(fabs((double)have.sum - want) <= 0x1p-16 * want + 0x1p-64);
+}
+
 static void check_part(const struct nsv_scan *s, struct data *d)
 {
 	float high = t_below(4) ? d->x[t_below(d->n)] : INFINITY, low = d->x[t_below(d->n)];
@@ -270,6 +287,7 @@ TEST(places)
 TEST(buckets)
 TEST(weights)
 TEST(estimate)
+TEST(slice)
 TEST(part)
 TEST(moment)
 TEST(cut)
@@ -283,6 +301,7 @@ int main(void)
 		cmocka_unit_test(test_buckets),
 		cmocka_unit_test(test_weights),
 		cmocka_unit_test(test_estimate),
+		cmocka_unit_test(test_slice),
 		cmocka_unit_test(test_part),
 		cmocka_unit_test(test_moment),
 		cmocka_unit_test(test_cut),

@@ -238,7 +238,7 @@ void model_run_step(
 		.seqs = seqs,
 		.out_rows = b.out_rows,
 		.ld_out = r->ld_out,
-		.ranges = r->ranges};
+		.slices = r->slices};
 	if (nsv_model_forward(r->model, &r->dispatch, &r->kv, &batch, logits, &err) < 0)
 		fail_msg("%s", err.text);
 	free(seqs);

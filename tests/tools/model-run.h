@@ -21,7 +21,7 @@ struct model_run {
 	/* Where steps leave logits, set by whoever wants more than rows side by side: as in
 	 * struct nsv_batch. */
 	size_t ld_out;
-	struct nsv_scan_range *ranges;
+	struct nsv_scan_slices slices;
 };
 
 /* A sequence: how much of it is in the pool, and where. */

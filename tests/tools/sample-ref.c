@@ -257,6 +257,16 @@ uint32_t sample_ref_adjust(const struct nsv_sampler *s, const struct nsv_sample_
 
 /* ---- Sampling */
 
+void sample_look(struct nsv_sample_in *in, uint32_t n, struct nsv_scan_range *ranges)
+{
+	float scale = nsv_sample_sum_scale(in);
+
+	nsv_scan_look(in->logits, n, 1, n, 0, nsv_scan_n_slice(n),
+		&(struct nsv_scan_slices){ranges, &scale});
+	in->ranges = ranges;
+	in->sum_scale = scale;
+}
+
 int sample_pick(struct nsv_sampler *s, const float *logits, const struct nsv_params *params,
 	uint64_t seed, uint32_t branch, uint64_t position, int32_t *ret_token, struct nsv_lp *lp,
 	uint32_t n_lp)

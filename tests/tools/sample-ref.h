@@ -18,6 +18,10 @@ int32_t sample_ref_choose(const float *x, uint32_t n, const struct nsv_params *p
 /* Logits after history and lists, to x (n_vocab): how many ids may come. */
 uint32_t sample_ref_adjust(const struct nsv_sampler *s, const struct nsv_sample_in *in, float *x);
 
+/* What the product that makes the row leaves of its slices (kernels/scan.h): ranges (n_slice), sums if
+ * they are of use to the request. */
+void sample_look(struct nsv_sample_in *in, uint32_t n, struct nsv_scan_range *ranges);
+
 /* The sampler without history and lists: what nsv_sample_next says. */
 int sample_pick(struct nsv_sampler *s, const float *logits, const struct nsv_params *params,
 	uint64_t seed, uint32_t branch, uint64_t position, int32_t *ret_token, struct nsv_lp *lp,

@@ -78,18 +78,19 @@ static void mislead(float *logits, uint32_t n)
 		logits[i] = t_float(0, 4) + (i / 16 % 16 ? 0 : below);
 }
 
-/* Rows as long as vocabularies, of which heads and samples are taken; some that may not come. Cuts
- * fall anywhere, and where one candidate more or less would do. */
+/* Rows as long as vocabularies, of which heads and samples are taken; some that may not come; of some
+ * the slices are known. Cuts fall anywhere, and where one candidate more or less would do. */
 static void test_long_rows(void **state)
 {
+	static struct nsv_scan_range ranges[250];
 	static struct nsv_sample_lists lists;
 
 	(void)state;
-	for (int round = 0; round < 400; round++) {
+	for (int round = 0; round < 600; round++) {
 		uint32_t n = 4096 + t_below(round % 10 ? 8000 : 60000);
 		float *logits = calloc(n, sizeof(*logits)), *x = calloc(n, sizeof(*x));
 		struct nsv_params params = sample_draw_params(n);
-		const struct nsv_sample_in in = {
+		struct nsv_sample_in in = {
 			.logits = logits, .params = &params, .lists = &lists, .seed = t_rand()};
 		struct nsv_sampler s;
 		int32_t token;
@@ -97,6 +98,8 @@ static void test_long_rows(void **state)
 		sample_draw_logits(logits, n);
 		if (t_below(4) == 0)
 			mislead(logits, n);
+		if (t_below(2))
+			params.top_k = 0;
 		lists.ban.n = t_below(2) ? 0 : t_below(200);
 		for (uint32_t i = 0; i < lists.ban.n; i++)
 			lists.ban.id[i] = (int32_t)(i * (n / 200) + t_below(n / 200));
@@ -104,10 +107,10 @@ static void test_long_rows(void **state)
 		uint32_t n_cand = sample_ref_adjust(&s, &in, x);
 		params.temperature = t_float(0.2f, 2);
 		if (t_below(2))
-			params.top_p =
-				top_p_at(x, n, &params, t_below(t_below(2) ? 50 : n_cand));
-		assert_int_equal(
-			nsv_sample_next(&s, &nsv_team_alone, &in, &token, NULL, 0), 0);
+			params.top_p = top_p_at(x, n, &params, t_below(t_below(2) ? 50 : n_cand));
+		if (t_below(3))
+			sample_look(&in, n, ranges);
+		assert_int_equal(nsv_sample_next(&s, &nsv_team_alone, &in, &token, NULL, 0), 0);
 		check_token(x, n, &params, nsv_uniform(in.seed, 0, 0), token);
 		nsv_sampler_deinit(&s);
 		free(logits);
@@ -116,10 +119,11 @@ static void test_long_rows(void **state)
 }
 
 /* A few ids of which each matters, and a tail that cannot be reached: at top-p's edges between them,
- * and one float beside, another of them more or less is another token. */
+ * and one float beside, another of them more or less is another token. Slices are known or not. */
 static void test_edges(void **state)
 {
 	enum { N = 8192, N_LIKELY = 5 };
+	static struct nsv_scan_range ranges[N / NSV_SCAN_SLICE];
 	static float logits[N];
 	struct nsv_params params = nsv_params_default();
 	struct nsv_sampler s;
@@ -134,13 +138,70 @@ static void test_edges(void **state)
 		for (uint32_t i = 0; i < N_LIKELY; i++)
 			logits[t_below(N)] = t_float(0, 1);
 		float edge = top_p_at(logits, N, &params, t_below(N_LIKELY - 1));
-		for (uint64_t k = 0; k < 3; k++) {
-			params.top_p = k == 0 ? edge : nextafterf(edge, k == 1 ? 0 : 1);
+		for (uint64_t k = 0; k < 6; k++) {
+			struct nsv_sample_in in = {
+				.logits = logits, .params = &params, .seed = round, .position = k};
+
+			params.top_p = k % 3 == 0 ? edge : nextafterf(edge, k % 3 == 1 ? 0 : 1);
+			if (k > 2)
+				sample_look(&in, N, ranges);
 			assert_int_equal(
-				sample_pick(&s, logits, &params, round, 0, k, &token, NULL, 0), 0);
+				nsv_sample_next(&s, &nsv_team_alone, &in, &token, NULL, 0), 0);
 			check_token(logits, N, &params, nsv_uniform(round, 0, k), token);
 		}
 		params.top_p = 1;
+	}
+	nsv_sampler_deinit(&s);
+}
+
+/* A position at which u is next to where the weights before and with a place meet. */
+static uint64_t find_edge(const float *w, uint32_t n, uint32_t at, uint64_t seed)
+{
+	double sum = 0, total = 0;
+	uint64_t position = 0;
+
+	for (uint32_t i = 0; i < n; i++) {
+		total += (double)w[i];
+		sum += i < at ? (double)w[i] : 0;
+	}
+	while (fabs((double)nsv_uniform(seed, 0, position) - sum / total) > 4e-6)
+		position++;
+	return position;
+}
+
+/* Where nothing is cut: every other slice is light, in the others it is the last one that weighs.
+ * Draws next to their edges, by sums that are off in what is promised, or are none. */
+static void test_draws(void **state)
+{
+	enum { N = 8192, LAST = NSV_SCAN_SLICE - 1 };
+	static struct nsv_scan_range ranges[N / NSV_SCAN_SLICE];
+	static float logits[N], w[N];
+	struct nsv_params params = nsv_params_default();
+	struct nsv_sampler s;
+	int32_t token;
+
+	(void)state;
+	assert_int_equal(nsv_sampler_init(&s, N, 1), 0);
+	params.temperature = 1;
+	for (uint64_t round = 0; round < 100; round++) {
+		struct nsv_sample_in in = {.logits = logits, .params = &params, .seed = round};
+		uint32_t slice = t_below(N / NSV_SCAN_SLICE) / 2 * 2,
+			 last = slice * NSV_SCAN_SLICE + LAST;
+		float factor = 1 + (t_below(2) ? 0x1p-17f : -0x1p-17f);
+
+		for (uint32_t i = 0; i < N; i++)
+			logits[i] = i / NSV_SCAN_SLICE % 2	? t_float(-9, -7)
+				    : i % NSV_SCAN_SLICE < LAST ? t_float(-12, -11)
+								: t_float(-1, 0);
+		sample_ref_keep(logits, N, &params, w);
+		sample_look(&in, N, ranges);
+		for (size_t i = 0; i < NSV_ARRAY_LEN(ranges); i++)
+			ranges[i].sum *= factor;
+		if (round % 8 == 0)
+			ranges[slice + 1].sum = round % 16 ? NAN : 0;
+		in.position = find_edge(w, N, last + t_below(2), round);
+		assert_int_equal(nsv_sample_next(&s, &nsv_team_alone, &in, &token, NULL, 0), 0);
+		check_token(logits, N, &params, nsv_uniform(round, 0, in.position), token);
 	}
 	nsv_sampler_deinit(&s);
 }
@@ -280,14 +341,14 @@ static void test_greedy(void **state)
 	nsv_sampler_deinit(&s);
 }
 
-/* Slices whose range says that they hold none of the likeliest are not looked at: these lie. */
+/* Slices of which it is said that they hold none of the likeliest, or weigh nothing to speak of, are
+ * not looked at: these lie. */
 static void test_ranges(void **state)
 {
 	enum { N = 20 * NSV_SCAN_SLICE + 17, AT = 3 * NSV_SCAN_SLICE + 5 };
 	struct nsv_scan_range ranges[21];
 	struct nsv_params p = nsv_params_default();
-	const struct nsv_sample_in in = {
-		.logits = calloc(N, sizeof(float)), .ranges = ranges, .params = &p};
+	struct nsv_sample_in in = {.logits = calloc(N, sizeof(float)), .params = &p};
 	float *logits = (float *)(uintptr_t)in.logits;
 	struct nsv_sampler s;
 	struct nsv_lp lp[2];
@@ -296,14 +357,16 @@ static void test_ranges(void **state)
 	(void)state;
 	assert_non_null(logits);
 	assert_int_equal(nsv_sampler_init(&s, N, 1), 0);
-	logits[AT] = 5;
-	nsv_scan_slices(logits, N, 1, N, 0, NSV_ARRAY_LEN(ranges), ranges);
-	for (uint32_t i = 1; i < NSV_ARRAY_LEN(ranges); i += i == 2 ? 2 : 1)
-		logits[i * NSV_SCAN_SLICE + 3] = 9;
-	for (uint32_t k = 0; k < 3; k++) {
+	for (uint32_t k = 0; k < 5; k++) {
+		memset(logits, 0, N * sizeof(*logits));
+		logits[AT] = 5;
 		p.temperature = k > 0 ? 1e-2f : 0;
 		p.top_k = k == 1 ? 40 : 0;
 		p.min_p = k == 2 ? 0.5f : 0;
+		p.top_p = k == 3 ? 0.9f : 1;
+		sample_look(&in, N, ranges);
+		for (uint32_t i = 1; i < NSV_ARRAY_LEN(ranges); i += i == 2 ? 2 : 1)
+			logits[i * NSV_SCAN_SLICE + 3] = 9;
 		assert_int_equal(nsv_sample_next(&s, &nsv_team_alone, &in, &token, lp, 2), 0);
 		assert_int_equal(token, AT);
 		assert_int_equal(lp[1].id, AT);
@@ -430,6 +493,7 @@ int main(void)
 		cmocka_unit_test(test_against_reference),
 		cmocka_unit_test(test_long_rows),
 		cmocka_unit_test(test_edges),
+		cmocka_unit_test(test_draws),
 		cmocka_unit_test(test_order),
 		cmocka_unit_test(test_distribution),
 		cmocka_unit_test(test_greedy),

@@ -9,16 +9,6 @@
 #include "tests/tools/rnd.h"
 #include "tests/tools/sample-ref.h"
 
-/* The ranges of its slices are known or not, which makes no difference. */
-static const struct nsv_scan_range *find_ranges(const float *logits, uint32_t n)
-{
-	static struct nsv_scan_range ranges[128];
-
-	assert_true(nsv_scan_n_slice(n) <= NSV_ARRAY_LEN(ranges));
-	nsv_scan_slices(logits, n, 1, n, 0, nsv_scan_n_slice(n), ranges);
-	return t_below(3) ? ranges : NULL;
-}
-
 /* A row that members of a team compute together. */
 struct shared_row {
 	struct nsv_sampler *s;
@@ -39,6 +29,7 @@ static void sample_member(const struct nsv_part *part, void *arg)
 static void check_shared(struct nsv_team *team, struct nsv_sampler *s, float *logits, uint32_t n)
 {
 	static const struct nsv_sample_lists lists = {.ban = {.n = 1, .id = {3}}};
+	static struct nsv_scan_range ranges[128];
 	struct nsv_params params = sample_draw_params(n);
 	struct shared_row row = {.s = s, .in = {.logits = logits, .params = &params}};
 	struct nsv_lp lp[4];
@@ -50,7 +41,10 @@ static void check_shared(struct nsv_team *team, struct nsv_sampler *s, float *lo
 	row.in.seed = t_rand();
 	row.in.lists = t_below(2) ? &lists : NULL;
 	int ret = nsv_sample_next(s, &nsv_team_alone, &row.in, &token, lp, 4);
-	row.in.ranges = find_ranges(logits, n);
+	/* Its slices are known or not, which makes no difference. */
+	assert_true(nsv_scan_n_slice(n) <= NSV_ARRAY_LEN(ranges));
+	if (t_below(3))
+		sample_look(&row.in, n, ranges);
 	nsv_team_run(team, sample_member, &row);
 	for (uint32_t i = 0; i < nsv_team_size(team); i++)
 		assert_int_equal(row.ret[i], ret);

@@ -114,11 +114,12 @@ static void test_outputs(void **state)
 	family_run_all(&r, tokens, MAX_ROW, MAX_ROW, all);
 	family_step_init(&s, tokens, 0, MAX_ROW);
 	s.batch.ld_out = LD;
-	s.batch.ranges = ranges;
+	s.batch.slices.ranges = ranges;
 	assert_int_equal(nsv_model_forward(r.m, &r.dispatch, &r.kv, &s.batch, apart, NULL), 0);
 	for (int i = 0; i < MAX_ROW; i++)
 		assert_memory_equal(apart + i * LD, all + i * N_VOCAB, N_VOCAB * sizeof(float));
-	nsv_scan_slices(all, N_VOCAB, MAX_ROW, N_VOCAB, 0, N_SLICE, want);
+	nsv_scan_look(all, N_VOCAB, MAX_ROW, N_VOCAB, 0, N_SLICE,
+		&(struct nsv_scan_slices){.ranges = want});
 	for (int i = 0; i < MAX_ROW * N_SLICE; i++) {
 		assert_true(ranges[i].min == want[i].min && ranges[i].max == want[i].max);
 		assert_int_equal(ranges[i].finite, want[i].finite);
