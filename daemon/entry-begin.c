@@ -3,6 +3,7 @@
 #include <sys/random.h>
 
 #include "daemon/entry.h"
+#include "daemon/status.h"
 #include "shm/clock.h"
 
 /* ---- Answers to a prompt */
@@ -77,7 +78,8 @@ static uint64_t choose_seed(const struct nsv_params *p)
 /* What it holds once it is parsed. */
 static uint64_t held_bytes(const struct nsv_job *job)
 {
-	return job->ids.cap * sizeof(*job->ids.v) + job->text_len + job->params_len;
+	return job->ids.cap * sizeof(*job->ids.v) + job->text_len + job->params_len +
+	       (job->status ? nsv_status_size(job->status) : 0);
 }
 
 /* The entry's other answers get what the first one's preparation left; its code says how that went.
@@ -122,7 +124,7 @@ static void refuse_branches(struct nsv_session *se, struct nsv_session_slot *slo
 
 static void to_engine(struct nsv_session *se, struct nsv_session_slot *slot)
 {
-	slot->phase = NSV_PHASE_COMMITTING;
+	nsv_session_set_phase(se, slot, NSV_PHASE_COMMITTING);
 	se->server->n_request++;
 }
 
@@ -188,7 +190,7 @@ static void fork_target(struct nsv_session *se, struct nsv_session_slot *slot)
 	struct nsv_session_slot *t = find_target(se, job);
 
 	if (t && t->phase == NSV_PHASE_PREPARING) {
-		slot->phase = NSV_PHASE_PREPARING;
+		nsv_session_set_phase(se, slot, NSV_PHASE_PREPARING);
 		return;
 	}
 	if (t && !has_place(se->server, 1))

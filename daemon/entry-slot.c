@@ -1,6 +1,23 @@
 /* Slots of a session: what they show the client, what they hold, and how they are free again. */
 #include "daemon/entry.h"
 #include "daemon/log.h"
+#include "daemon/status.h"
+
+#define POUR_LEN (256u << 10) /* bytes of text at once, and a quarter as many ids */
+
+static bool is_live(enum nsv_slot_phase phase)
+{
+	return phase != NSV_PHASE_FREE && phase != NSV_PHASE_ENDED;
+}
+
+void nsv_session_set_phase(
+	struct nsv_session *se, struct nsv_session_slot *slot, enum nsv_slot_phase phase)
+{
+	se->n_used += (uint32_t)(phase != NSV_PHASE_FREE) -
+		      (uint32_t)(slot->phase != NSV_PHASE_FREE);
+	se->n_live += (uint32_t)is_live(phase) - (uint32_t)is_live(slot->phase);
+	slot->phase = phase;
+}
 
 /* ---- Answers */
 
@@ -32,7 +49,7 @@ void nsv_entry_end_slot(struct nsv_session *se, struct nsv_session_slot *slot,
 
 	nsv_sink_begin(&sink, &se->ch, (uint32_t)(slot - se->slots), slot->id, NULL);
 	nsv_sink_finish(&sink, &result);
-	slot->phase = NSV_PHASE_ENDED;
+	nsv_session_set_phase(se, slot, NSV_PHASE_ENDED);
 }
 
 /* ---- What a request holds */
@@ -90,15 +107,31 @@ void nsv_entry_end_output(
 	struct nsv_result result = {.finish = finish, .n_output = (uint32_t)job->ids_done};
 
 	nsv_sink_finish(&job->sink, &result);
-	slot->phase = NSV_PHASE_ENDED;
+	nsv_session_set_phase(se, slot, NSV_PHASE_ENDED);
 	nsv_entry_free_job(se, slot);
 	nsv_channel_ring(&se->ch, &se->ch.io.rung);
 }
 
+static bool is_poured(const struct nsv_job *job)
+{
+	return job->text_done == job->text_len && job->ids_done == job->ids.n;
+}
+
+/* Of a status: what was written before has all been poured. */
+static void next_piece(struct nsv_job *job)
+{
+	job->text_done = 0;
+	job->text_len = nsv_status_next(job->status, job->text);
+}
+
+/* As much as there is room for; no more than others can wait for. */
 static void pour(struct nsv_job *job)
 {
 	size_t n_text = nsv_min(job->text_len - job->text_done, nsv_sink_text_room(&job->sink));
 	size_t n_ids = nsv_min(job->ids.n - job->ids_done, nsv_sink_token_room(&job->sink));
+
+	n_text = nsv_min(n_text, POUR_LEN);
+	n_ids = nsv_min(n_ids, POUR_LEN / sizeof(*job->ids.v));
 
 	if (n_text)
 		nsv_sink_text(&job->sink, job->text + job->text_done, n_text);
@@ -109,9 +142,10 @@ static void pour(struct nsv_job *job)
 	nsv_sink_publish(&job->sink);
 }
 
-static bool is_poured(const struct nsv_job *job)
+static bool can_pour(const struct nsv_job *job)
 {
-	return job->text_done == job->text_len && job->ids_done == job->ids.n;
+	return (job->text_done < job->text_len && nsv_sink_text_room(&job->sink) > 0) ||
+	       (job->ids_done < job->ids.n && nsv_sink_token_room(&job->sink) > 0);
 }
 
 void nsv_session_output(struct nsv_session *se, struct nsv_session_slot *slot)
@@ -120,21 +154,24 @@ void nsv_session_output(struct nsv_session *se, struct nsv_session_slot *slot)
 
 	nsv_sink_stalled(&job->sink, false);
 	pour(job);
-	if (!is_poured(job)) { /* raise the flag, then look once more */
-		nsv_sink_stalled(&job->sink, true);
-		pour(job);
-	}
-	if (is_poured(job))
+	if (is_poured(job) && job->status)
+		next_piece(job);
+	if (is_poured(job)) {
 		nsv_entry_end_output(se, slot, NSV_FINISH_STOP);
-	else
-		nsv_channel_ring(&se->ch, &se->ch.io.rung);
+		return;
+	}
+	if (!can_pour(job)) /* raise the flag, then look once more */
+		nsv_sink_stalled(&job->sink, true);
+	if (can_pour(job))
+		nsv_session_make_ready(se);
+	nsv_channel_ring(&se->ch, &se->ch.io.rung);
 }
 
 void nsv_entry_start_output(struct nsv_session *se, struct nsv_session_slot *slot)
 {
 	struct nsv_job *job = slot->job;
 
-	slot->phase = NSV_PHASE_OUTPUT;
+	nsv_session_set_phase(se, slot, NSV_PHASE_OUTPUT);
 	nsv_sink_begin(&job->sink, &se->ch, job->slot, job->id, NULL);
 	nsv_sink_state(&job->sink, NSV_SLOT_RUNNING);
 	reply_for(se, job, NSV_CQE_DONE);
@@ -179,14 +216,14 @@ void nsv_session_accepted(struct nsv_job *job)
 {
 	if (!still_has(job))
 		return;
-	slot_of(job)->phase = NSV_PHASE_LIVE;
+	nsv_session_set_phase(job->session, slot_of(job), NSV_PHASE_LIVE);
 	nsv_session_taken(job->session);
 }
 
 void nsv_session_ended(struct nsv_job *job)
 {
 	if (still_has(job))
-		slot_of(job)->phase = NSV_PHASE_ENDED;
+		nsv_session_set_phase(job->session, slot_of(job), NSV_PHASE_ENDED);
 }
 
 void nsv_session_released(struct nsv_job *job)
@@ -210,5 +247,6 @@ void nsv_session_release_slot(struct nsv_session *se, struct nsv_session_slot *s
 	} else if (job) {
 		nsv_entry_free_job(se, slot);
 	}
+	nsv_session_set_phase(se, slot, NSV_PHASE_FREE);
 	*slot = (struct nsv_session_slot){.phase = NSV_PHASE_FREE};
 }

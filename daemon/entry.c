@@ -105,7 +105,7 @@ static struct nsv_job *new_request(
 
 static void prepare_status(struct nsv_session *se, struct nsv_job *job)
 {
-	if (nsv_status_text(se, &job->text, &job->text_len) < 0)
+	if (nsv_status_begin(se, &job->text, &job->text_len, &job->status) < 0)
 		job->code = nsv_fail(&job->err, NSV_E_NOMEM, "no memory for the status");
 }
 
@@ -146,7 +146,7 @@ static void begin(struct nsv_session *se, struct nsv_session_slot *slot, const s
 			drain(se, job);
 	} else if (job->code == NSV_E_OK && job->input_len > INLINE_LEN) {
 		for (uint32_t b = 0; b < job->n_branch; b++)
-			slot[b].phase = NSV_PHASE_PREPARING;
+			nsv_session_set_phase(se, &slot[b], NSV_PHASE_PREPARING);
 		se->n_preparing++;
 		nsv_entry_queue_prompt(se, job);
 		return;

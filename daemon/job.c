@@ -22,6 +22,7 @@ void nsv_job_free(struct nsv_job *job)
 	free(job->input);
 	free(job->params_data);
 	free(job->text);
+	free(job->status);
 	nsv_ids_deinit(&job->ids);
 	free(job);
 }

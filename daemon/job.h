@@ -18,6 +18,7 @@
 
 struct nsv_session;
 struct nsv_session_close;
+struct nsv_status;
 
 enum nsv_msg_kind {
 	NSV_MSG_SUBMIT,    /* io to engine */
@@ -68,8 +69,9 @@ struct nsv_job {
 	uint32_t params_len;
 	struct nsv_wish wish;
 	struct nsv_ids ids;  /* the prompt; or the output of tokenize */
-	char *text;          /* the output of detokenize and status */
+	char *text;          /* the output of detokenize; of status, a piece */
 	size_t text_len, text_done, ids_done;
+	struct nsv_status *status; /* the pieces after that, or NULL */
 	enum nsv_code code;
 	struct nsv_err err;
 	uint64_t start_ns;

@@ -558,7 +558,7 @@ static bool is_acknowledged(const struct nsv_session *se, uint32_t i)
 }
 
 /* What moved besides the submission ring: acknowledged ends, cursors that somebody waits for. */
-static void look_at_slots(struct nsv_session *se)
+static void look_at_slots(struct nsv_session *se, uint64_t until_ns)
 {
 	bool engine_waits = false;
 
@@ -566,8 +566,10 @@ static void look_at_slots(struct nsv_session *se)
 		struct nsv_session_slot *slot = &se->slots[i];
 		if (is_acknowledged(se, i))
 			nsv_session_release_slot(se, slot);
-		else if (slot->phase == NSV_PHASE_OUTPUT)
+		else if (slot->phase == NSV_PHASE_OUTPUT && nsv_now_ns() < until_ns)
 			nsv_session_output(se, slot);
+		else if (slot->phase == NSV_PHASE_OUTPUT)
+			nsv_session_make_ready(se);
 		else if (slot->phase == NSV_PHASE_COMMITTING || slot->phase == NSV_PHASE_LIVE)
 			engine_waits |= nsv_load_rlx_u32(&se->ch.down.slots[i].stalled);
 	}
@@ -594,10 +596,11 @@ static int take_entries(struct nsv_session *se, uint64_t until_ns)
 bool nsv_session_visit(struct nsv_session *se)
 {
 	uint32_t head = se->ch.io.sq.head;
+	uint64_t until_ns = nsv_now_ns() + VISIT_NS;
 
 	make_hot(se);
-	look_at_slots(se);
-	int ret = take_entries(se, nsv_now_ns() + VISIT_NS);
+	look_at_slots(se, until_ns);
+	int ret = take_entries(se, until_ns);
 	if (nsv_channel_broken(&se->ch)) {
 		nsv_session_drop(se, NSV_E_ENTRY, "its memory went away while it was read");
 	} else if (ret < 0) {
@@ -631,7 +634,7 @@ void nsv_session_taken(struct nsv_session *se)
 
 bool nsv_session_is_busy(const struct nsv_session *se, uint64_t before_ns)
 {
-	for (uint32_t i = 0; i < se->ch.geom.n_slot; i++) {
+	for (uint32_t i = 0; se->n_live > 0 && i < se->ch.geom.n_slot; i++) {
 		const struct nsv_session_slot *slot = &se->slots[i];
 		if (slot->phase != NSV_PHASE_FREE && !nsv_session_slot_ended(se, slot) &&
 			slot->job->start_ns <= before_ns)
@@ -642,7 +645,7 @@ bool nsv_session_is_busy(const struct nsv_session *se, uint64_t before_ns)
 
 static void release_acknowledged(struct nsv_session *se)
 {
-	for (uint32_t i = 0; i < se->ch.geom.n_slot; i++)
+	for (uint32_t i = 0; se->n_used > 0 && i < se->ch.geom.n_slot; i++)
 		if (is_acknowledged(se, i))
 			nsv_session_release_slot(se, &se->slots[i]);
 }

@@ -63,6 +63,7 @@ struct nsv_session {
 	bool is_ending; /* it counts among those that its user and the server have ending */
 	bool is_left; /* for the next daemon, or to its client: what is in its regions stays */
 	struct nsv_session_slot *slots; /* (ch.geom.n_slot) */
+	uint32_t n_used, n_live;        /* of them: not free; neither free nor ended */
 	uint32_t n_preparing;           /* requests that the worker holds */
 	bool is_put_off; /* it is among its user's chores */
 	bool has_hung_up;
@@ -135,8 +136,10 @@ uint32_t nsv_session_count_slots(
  * first on, are known, and what was said of them has been said again. */
 uint32_t nsv_session_replay(
 	struct nsv_session *se, const struct nsv_sqe *sqe, uint32_t index, uint32_t n);
-/* Writes more of an output; the slot ends with the last of it. */
+/* Writes a piece of an output, as far as the client has room; the slot ends with the last of it. */
 void nsv_session_output(struct nsv_session *se, struct nsv_session_slot *slot);
+void nsv_session_set_phase(
+	struct nsv_session *se, struct nsv_session_slot *slot, enum nsv_slot_phase phase);
 /* Has its request ended, as the client can see? */
 bool nsv_session_slot_ended(const struct nsv_session *se, const struct nsv_session_slot *slot);
 /* Gives a slot whose end was acknowledged back. */

@@ -7,27 +7,77 @@
 #include "shm/clock.h"
 #include "shm/version.h"
 
-static json_t *session_json(const struct nsv_session *se)
-{
-	uint32_t n_live = 0;
+#define ROW_LEN 192 /* bytes of text, at most */
 
-	for (uint32_t i = 0; i < se->ch.geom.n_slot; i++)
-		n_live += se->slots[i].phase != NSV_PHASE_FREE &&
-			  se->slots[i].phase != NSV_PHASE_ENDED;
-	return json_pack("{s:I, s:I, s:i, s:i, s:i, s:I}", "id", (json_int_t)se->id, "uid",
-		(json_int_t)se->uid, "pid", (int)se->pid, "slots", (int)se->ch.geom.n_slot,
-		"requests", (int)n_live, "bytes", (json_int_t)se->memory);
+struct row {
+	uint64_t id, bytes;
+	uint32_t uid, n_slot, n_live;
+	int32_t pid;
+};
+
+struct nsv_status {
+	uint32_t n, n_done; /* rows; n_done > n: the end is written too */
+	struct row rows[];
+};
+
+/* ---- Sessions, in pieces: a user may have thousands */
+
+static bool is_told(const struct nsv_session *se, const struct nsv_session *asker, bool all)
+{
+	return se->state == NSV_SESSION_OPEN && (all || se->uid == asker->uid);
 }
 
-static json_t *sessions_json(const struct nsv_session *asker, bool all)
+static struct nsv_status *note_sessions(const struct nsv_session *asker, bool all)
 {
-	json_t *list = json_array();
+	const struct nsv_server *s = asker->server;
+	uint32_t n = all ? s->n_session : asker->user->sessions;
+	struct nsv_status *st = malloc(sizeof(*st) + n * sizeof(struct row));
 
-	for (const struct nsv_session *se = asker->server->sessions; se; se = se->next)
-		if (se->state == NSV_SESSION_OPEN && (all || se->uid == asker->uid))
-			json_array_append_new(list, session_json(se));
-	return list;
+	if (!st)
+		return NULL;
+	*st = (struct nsv_status){0};
+	for (const struct nsv_session *se = s->sessions; se && st->n < n; se = se->next)
+		if (is_told(se, asker, all))
+			st->rows[st->n++] = (struct row){.id = se->id,
+				.bytes = se->memory,
+				.uid = se->uid,
+				.n_slot = se->ch.geom.n_slot,
+				.n_live = se->n_live,
+				.pid = se->pid};
+	return st;
 }
+
+static size_t write_row(const struct row *r, const char *between, char *text)
+{
+	int n = snprintf(text, ROW_LEN,
+		"%s{\"id\":%llu,\"uid\":%u,\"pid\":%d,\"slots\":%u,\"requests\":%u,"
+		"\"bytes\":%llu}",
+		between, (unsigned long long)r->id, r->uid, r->pid, r->n_slot, r->n_live,
+		(unsigned long long)r->bytes);
+
+	return nsv_min((size_t)n, ROW_LEN - 1);
+}
+
+size_t nsv_status_next(struct nsv_status *st, char *text)
+{
+	size_t len = 0;
+
+	for (; st->n_done < st->n && len <= NSV_STATUS_PIECE - ROW_LEN; st->n_done++)
+		len += write_row(&st->rows[st->n_done], st->n_done ? "," : "", text + len);
+	if (st->n_done == st->n && len <= NSV_STATUS_PIECE - ROW_LEN) {
+		memcpy(text + len, "]}", 2);
+		len += 2;
+		st->n_done++;
+	}
+	return len;
+}
+
+size_t nsv_status_size(const struct nsv_status *st)
+{
+	return sizeof(*st) + st->n * sizeof(struct row);
+}
+
+/* ---- All else */
 
 static json_t *model_json(const struct nsv_engine_info *i, const struct nsv_tok *tok)
 {
@@ -90,25 +140,51 @@ static void add_load(json_t *root, const struct nsv_server *s)
 	json_object_set_new(root, "counters", counters_json(s, &t));
 }
 
-int nsv_status_text(const struct nsv_session *asker, char **ret_text, size_t *ret_len)
+static json_t *server_json(const struct nsv_session *asker)
 {
 	const struct nsv_server *s = asker->server;
 	const struct nsv_engine_info *info = nsv_engine_get_info(s->engine);
-	bool all = nsv_policy_is_operator(asker->fd);
-	json_t *root = json_pack("{s:s, s:o, s:s, s:s, s:i, s:i, s:f, s:b, s:o, s:o, s:o}",
-		"version", NSV_VERSION, "model", model_json(info, s->tok), "backend",
-		info->backend->name, "isa", info->backend->isa(), "threads", (int)info->threads,
-		"nodes", (int)info->n_node, "uptime_s", (double)(nsv_now_ns() - s->start_ns) / 1e9,
-		"draining", (int)s->draining, "memory", memory_json(info), "kv", kv_json(info),
-		"sessions", sessions_json(asker, all));
+
+	return json_pack("{s:s, s:o, s:s, s:s, s:i, s:i, s:f, s:b, s:o, s:o}", "version",
+		NSV_VERSION, "model", model_json(info, s->tok), "backend", info->backend->name,
+		"isa", info->backend->isa(), "threads", (int)info->threads, "nodes",
+		(int)info->n_node, "uptime_s", (double)(nsv_now_ns() - s->start_ns) / 1e9,
+		"draining", (int)s->draining, "memory", memory_json(info), "kv", kv_json(info));
+}
+
+/* All but the list of sessions, which is open at its end. */
+static int write_head(const struct nsv_session *asker, bool all, char **ret_text, size_t *ret_len)
+{
+	static const char list[] = ",\"sessions\":[";
+	json_t *root = server_json(asker);
 
 	if (root && all)
-		add_load(root, s);
-	char *text = root ? json_dumps(root, JSON_COMPACT) : NULL;
+		add_load(root, asker->server);
+	nsv_autofree char *text = root ? json_dumps(root, JSON_COMPACT) : NULL;
 	json_decref(root);
 	if (!text)
 		return -ENOMEM;
-	*ret_text = text;
-	*ret_len = strlen(text);
+	size_t len = strlen(text) - 1; /* without the brace */
+	char *more = realloc(text, nsv_max(len + sizeof(list), NSV_STATUS_PIECE));
+	if (!more)
+		return -ENOMEM;
+	text = NULL;
+	memcpy(more + len, list, sizeof(list));
+	*ret_text = more;
+	*ret_len = len + sizeof(list) - 1;
 	return 0;
+}
+
+int nsv_status_begin(const struct nsv_session *asker, char **ret_text, size_t *ret_len,
+	struct nsv_status **ret_rest)
+{
+	bool all = nsv_policy_is_operator(asker->fd);
+	struct nsv_status *rest = note_sessions(asker, all);
+	int ret = rest ? write_head(asker, all, ret_text, ret_len) : -ENOMEM;
+
+	if (ret == 0)
+		*ret_rest = rest;
+	else
+		free(rest);
+	return ret;
 }

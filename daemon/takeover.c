@@ -204,7 +204,7 @@ static void end_cut_output(struct nsv_session *se, uint32_t i)
 		nsv_load_acq_u64(&se->ch.up.slots[i].ack_id) == id)
 		return;
 	slot->id = id;
-	slot->phase = NSV_PHASE_ENDED;
+	nsv_session_set_phase(se, slot, NSV_PHASE_ENDED);
 	if (nsv_load_rlx_u32(&rec->state) == NSV_SLOT_DONE)
 		return;
 	struct nsv_sink sink;
@@ -305,7 +305,7 @@ static int adopt_request(struct adoption *a, struct nsv_session *se, uint32_t se
 	job->uid = se->uid;
 	job->gen.seq = seq;
 	slot->job = job;
-	slot->phase = NSV_PHASE_LIVE;
+	nsv_session_set_phase(se, slot, NSV_PHASE_LIVE);
 	a->server->n_request++;
 	a->n_request++;
 	if (code == NSV_E_OK)

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include <cmocka.h>
+#include <jansson.h>
 
 #include "tests/tools/ask.h"
 #include "tests/tools/daemon.h"
@@ -117,6 +118,42 @@ static void test_nothing_is_left_of_sessions_that_went(void **state)
 	free(a);
 }
 
+/* A list longer than what is written of it at once: whole, and each of them once. */
+static void test_a_status_names_all_sessions(void **state)
+{
+	static bool named[N_SESSION + 1];
+	nsv_autofree struct nsv_answer *a = malloc(sizeof(*a));
+	struct nsv_request *request = NULL;
+	long n_fd = nsv_proc_fds(served.pid);
+	uint64_t first;
+	json_t *session;
+	size_t i;
+	(void)state;
+
+	open_all();
+	first = sessions[0].welcome.session_id;
+	int ret = nsv_client_status(control, &request);
+	nsv_ask_finish(control, ret, request, a);
+	assert_true(a->text_len < sizeof(a->text));
+	json_t *root = json_loadb(a->text, a->text_len, 0, NULL);
+	assert_int_equal(json_array_size(json_object_get(root, "sessions")), 1 + N_SESSION);
+	memset(named, 0, sizeof(named));
+	json_array_foreach (json_object_get(root, "sessions"), i, session) {
+		uint64_t id = (uint64_t)json_integer_value(json_object_get(session, "id"));
+		uint64_t at = id < first ? N_SESSION : id - first;
+		assert_in_range(at, 0, N_SESSION);
+		assert_false(named[at]);
+		named[at] = true;
+		/* This one itself does not count. */
+		assert_int_equal(json_integer_value(json_object_get(session, "requests")), 0);
+		if (at < N_SESSION)
+			assert_int_equal(json_integer_value(json_object_get(session, "slots")), 1);
+		assert_int_equal(json_integer_value(json_object_get(session, "pid")), getpid());
+	}
+	json_decref(root);
+	close_all(n_fd);
+}
+
 static void test_idle_sessions_wake_nobody(void **state)
 {
 	long n_fd = nsv_proc_fds(served.pid);
@@ -132,6 +169,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_nothing_is_left_of_sessions_that_went),
+		cmocka_unit_test(test_a_status_names_all_sessions),
 		cmocka_unit_test(test_idle_sessions_wake_nobody),
 	};
 
