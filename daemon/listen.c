@@ -9,8 +9,10 @@
 #include <sys/un.h>
 #include <time.h>
 
+#include "daemon/log.h"
+
 #define BACKLOG 1024
-#define LOCK_TRIES 1000 /* a millisecond apart */
+#define LOCK_TRIES 3000 /* a millisecond apart */
 
 static int make_address(const char *path, struct sockaddr_un *ret, struct nsv_err *err)
 {
@@ -35,26 +37,21 @@ static int open_folder(const char *path)
 	return open(len > 0 ? folder : ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 }
 
-/* Who holds it does so for an instant; who holds it for longer means harm, or does not know what a
- * lock is for. A descriptor to close, or -1: a folder that cannot be locked is used as it is. */
-static int lock_folder(const char *path, struct nsv_err *err, int *ret_fd)
+/* Who holds it does so for an instant, unless it means harm: whoever may read a folder may lock it.
+ * A descriptor to close, or -EWOULDBLOCK: it is held for longer; other errors: it cannot be locked. */
+static int lock_folder(const char *path)
 {
 	const struct timespec nap = {.tv_nsec = 1000000};
-	nsv_autoclose int fd = open_folder(path);
+	int fd = open_folder(path), ret = fd < 0 ? -errno : -EWOULDBLOCK;
 
-	for (int i = 0; fd >= 0 && i < LOCK_TRIES; i++) {
-		if (flock(fd, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK) {
-			*ret_fd = fd;
-			fd = -1;
-			return 0;
-		}
-		nanosleep(&nap, NULL);
+	for (int i = 0; ret == -EWOULDBLOCK && i < LOCK_TRIES; i++) {
+		if (i > 0)
+			nanosleep(&nap, NULL);
+		ret = flock(fd, LOCK_EX | LOCK_NB) < 0 ? -errno : fd;
 	}
-	if (fd >= 0)
-		return nsv_fail(err, -EBUSY, "socket %s: another process holds a lock of its folder",
-			path);
-	*ret_fd = -1;
-	return 0;
+	if (fd >= 0 && ret < 0)
+		close(fd);
+	return ret;
 }
 
 /* Is the process that listens at the other end of a connected socket alive? The kernel lets go of a
@@ -105,14 +102,15 @@ static int bind_and_listen(int fd, const struct sockaddr_un *addr, struct nsv_li
 int nsv_listen_at(
 	const char *path, int *ret_fd, struct nsv_listen_file *ret_file, struct nsv_err *err)
 {
-	nsv_autoclose int lock = -1;
 	struct sockaddr_un addr;
 	int ret = make_address(path, &addr, err);
 
-	if (ret == 0)
-		ret = lock_folder(path, err, &lock);
-	if (ret == 0)
-		ret = remove_stale(&addr, err);
+	if (ret < 0)
+		return ret;
+	nsv_autoclose int lock = lock_folder(path);
+	if (lock == -EWOULDBLOCK) /* nobody's lock keeps a daemon from its place */
+		nsv_warning("socket %s: another process holds a lock of its folder", path);
+	ret = remove_stale(&addr, err);
 	if (ret < 0)
 		return ret;
 	int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
@@ -128,11 +126,11 @@ int nsv_listen_at(
 
 void nsv_listen_remove(const char *path, const struct nsv_listen_file *file)
 {
-	nsv_autoclose int lock = -1;
 	struct stat st;
 
-	/* One that cannot be had leaves a file that the next daemon takes for what it is. */
-	if (lock_folder(path, NULL, &lock) < 0)
+	nsv_autoclose int lock = lock_folder(path);
+	/* A file that stays the next daemon takes for what it is. */
+	if (lock == -EWOULDBLOCK)
 		return;
 	if (lstat(path, &st) == 0 && st.st_dev == file->dev && st.st_ino == file->ino)
 		unlink(path);
