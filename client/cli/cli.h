@@ -160,9 +160,10 @@ int cli_parse_u32(const struct cli *cli, const char *name, const char *text, uin
 
 /* output.c */
 
-/* Model text to stdout: as it is, or with control characters escaped where a person looks. */
+/* Model text to stdout: as it is, or with control characters escaped where a person looks. 0, or
+ * -errno: it does not get there. */
 void output_init(void);
-void output_text(const char *text, size_t len);
+int output_text(const char *text, size_t len);
 json_t *json_ids(const int32_t *ids, size_t n);
 /* Text that may not be UTF-8 as a JSON string. */
 json_t *json_text(const char *text, size_t len);

@@ -300,7 +300,9 @@ static int print_answer(struct generate *g, struct nsv_request *r)
 	int ret;
 
 	while ((ret = nsv_request_next(r, -1, &chunk)) > 0) {
-		output_text(chunk.text, chunk.text_len);
+		int lost = output_text(chunk.text, chunk.text_len);
+		if (lost < 0) /* nobody reads on: the daemon sees it by the session's end */
+			return cli_failed(g->cli, "standard output: %s", strerror(-lost));
 		if (chunk.text_len > 0)
 			newline = chunk.text[chunk.text_len - 1] == '\n';
 	}

@@ -24,7 +24,7 @@ static size_t control_len(const unsigned char *p, size_t left)
 	return left > 1 && p[0] == 0xc2 && p[1] >= 0x80 && p[1] < 0xa0 ? 2 : 0;
 }
 
-void output_text(const char *text, size_t len)
+int output_text(const char *text, size_t len)
 {
 	const unsigned char *p = (const unsigned char *)text;
 
@@ -36,7 +36,10 @@ void output_text(const char *text, size_t len)
 			printf("\\x%02x", p[i + n - 1]);
 		i += n ? n : 1;
 	}
-	fflush(stdout);
+	errno = 0;
+	if (fflush(stdout) == 0 && !ferror(stdout))
+		return 0;
+	return errno ? -errno : -EIO;
 }
 
 json_t *json_ids(const int32_t *ids, size_t n)

@@ -457,6 +457,8 @@ static void test_lost_output_is_a_failure(void **state)
 		assert_int_equal(shell(line), 1);
 		assert_non_null(strstr(err, "standard output"));
 	}
+	assert_int_equal(shell("\"$0\" generate -n 300 x >/dev/full"), 1);
+	assert_non_null(strstr(err, "generate: standard output: No space left on device"));
 	assert_int_equal(shell("\"$0\" generate - <&-"), 1);
 	assert_non_null(strstr(err, "standard input: Bad file descriptor"));
 	assert_int_equal(shell("\"$0\" generate -n 3 x 2>&-"), 0);
