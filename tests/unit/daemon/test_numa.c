@@ -360,7 +360,7 @@ static void test_unreadable(void **state)
 	put_node(2, NULL);
 	snprintf(path, sizeof(path), "%s/node2/cpulist", root);
 	assert_int_equal(mkdir(path, 0700), 0);
-	expect_refused(-EIO, "node2/cpulist: ");
+	expect_refused(-EISDIR, "node2/cpulist: ");
 	put("online", "0-1");
 	unlink(status_path);
 	expect_refused(-ENOENT, "status: ");
