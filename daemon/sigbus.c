@@ -3,6 +3,7 @@
 
 #include <signal.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include "daemon/log.h"
 
@@ -31,13 +32,22 @@ static struct watched *find(uintptr_t at)
 	return NULL;
 }
 
-/* A log line from a handler: what was interrupted reads the file, so it holds no lock of stdio. */
+#define TOLD_S 10 /* time enough to write a line */
+
+/* The first thread says it, and ends the process then; the others give it time for that. */
 static void tell_of_file(uintptr_t at)
 {
-	if (at >= file.begin && at < file.end)
-		nsv_error("%s can no longer be read at byte %zu: it was cut short while in use, "
-			  "or its disk fails",
-			file.name, (size_t)(at - file.begin));
+	static bool told;
+
+	if (at < file.begin || at >= file.end)
+		return;
+	if (__atomic_exchange_n(&told, true, __ATOMIC_RELAXED)) {
+		sleep(TOLD_S);
+		return;
+	}
+	nsv_error("%s can no longer be read at byte %zu: it was cut short while in use, or its "
+		  "disk fails",
+		file.name, (size_t)(at - file.begin));
 }
 
 static void on_sigbus(int sig, siginfo_t *info, void *context)

@@ -155,16 +155,27 @@ static int start_member(struct nsv_team *team)
 	return -r;
 }
 
+/* Signals are for the owner's threads: members take none but what they cause themselves, which a
+ * thread that blocks it dies of without its handler. */
+static sigset_t signals_of_others(void)
+{
+	static const int own[] = {SIGBUS, SIGSEGV, SIGFPE, SIGILL, SIGTRAP, SIGSYS, SIGABRT};
+	sigset_t set;
+	sigfillset(&set);
+	for (size_t i = 0; i < NSV_ARRAY_LEN(own); i++)
+		sigdelset(&set, own[i]);
+	return set;
+}
+
 /* As many of n as can be had, where there is none but the caller. How many they are they read in
- * their first run. Signals are for the owner's threads: members take none. */
+ * their first run. */
 static int start_members(struct nsv_team *team, uint32_t n)
 {
-	sigset_t all, old;
+	sigset_t others = signals_of_others(), old;
 	int r = 0;
 	set_spin(team, n);
 	atomic_store_explicit(&team->start.word, 0, memory_order_relaxed);
-	sigfillset(&all);
-	pthread_sigmask(SIG_SETMASK, &all, &old);
+	pthread_sigmask(SIG_BLOCK, &others, &old);
 	while (team->n_member < n && r == 0)
 		r = start_member(team);
 	pthread_sigmask(SIG_SETMASK, &old, NULL);

@@ -8,7 +8,9 @@
 
 #include <cmocka.h>
 
+#include <pthread.h>
 #include <sched.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -47,6 +49,29 @@ static void test_all_run(void **unused)
 		}
 		nsv_team_free(team);
 	}
+}
+
+static void look_at_mask(const struct nsv_part *part, void *arg)
+{
+	pthread_sigmask(SIG_BLOCK, NULL, (sigset_t *)arg + part->index);
+}
+
+/* Members leave signals to the owner's threads, but not those that they cause: a fault's handler
+ * runs, whoever reads what is not there. */
+static void test_members_signals(void **unused)
+{
+	struct nsv_team *team = NULL;
+	sigset_t masks[3];
+
+	(void)unused;
+	assert_int_equal(nsv_team_new(3, &team), 0);
+	nsv_team_run(team, look_at_mask, masks);
+	nsv_team_free(team);
+	for (int i = 1; i < 3; i++) {
+		assert_int_equal(sigismember(&masks[i], SIGTERM), 1);
+		assert_int_equal(sigismember(&masks[i], SIGBUS), 0);
+	}
+	assert_int_equal(sigismember(&masks[0], SIGTERM), 0);
 }
 
 /* Each phase, a member writes its place from its neighbour's of the phase before. */
@@ -314,6 +339,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_all_run),
+		cmocka_unit_test(test_members_signals),
 		cmocka_unit_test(test_barrier),
 		cmocka_unit_test(test_sleepers),
 		cmocka_unit_test(test_take),
