@@ -185,7 +185,7 @@ arm-tests: $(ARM_TESTS)
 	@NANOSERVE_EMULATED=1 RUN="qemu-aarch64 -L $(ARM_ROOT)" tests/tools/run-tests.sh $^
 	@RUN="qemu-aarch64 -L $(ARM_ROOT) -cpu cortex-a53" tests/tools/run-tests.sh $(filter %/test_registry,$^)
 
-check-numa: all $(B)/tests/integration/test_nodes ## the daemon on a machine of two nodes of memory, emulated by QEMU (x86-64, some minutes)
+check-numa: all $(B)/tests/integration/test_nodes ## the daemon on a machine with two memory nodes, emulated by QEMU (x86-64, some minutes)
 	@tests/tools/install-deps.sh numa
 	@tests/tools/fetch-model.sh
 	@tests/tools/numa.sh $(B) $(MODEL)

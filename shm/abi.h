@@ -137,8 +137,8 @@ enum nsv_op {
 	NSV_OP_TOKENIZE = 4,   /* text to ids, into the token log of `slot` */
 	NSV_OP_DETOKENIZE = 5, /* ids to text, into the text log of `slot` */
 	NSV_OP_STATUS = 6,     /* a JSON text into the text log of `slot` */
-	/* target_id is NSV_DRAIN_ON: the daemon begins no request any more, and ends when the last
-	 * one has; NSV_DRAIN_OFF: it goes on as before. An empty output into `slot`. */
+	/* target_id is NSV_DRAIN_ON: the daemon takes no new requests, and ends when the last one
+	 * has; NSV_DRAIN_OFF: it goes on as before. An empty output into `slot`. */
 	NSV_OP_DRAIN = 7,
 };
 

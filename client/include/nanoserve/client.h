@@ -169,7 +169,7 @@ enum nsv_client_code {
 	NSV_CLIENT_CODE_NUMERIC = 13,	  /* a logit is not finite */
 	NSV_CLIENT_CODE_TOKEN = 14,	  /* an id outside the vocabulary */
 	NSV_CLIENT_CODE_INTERNAL = 15,	  /* a fault of the daemon's */
-	NSV_CLIENT_CODE_STOPPING = 16,	  /* the daemon drains: it begins no request */
+	NSV_CLIENT_CODE_STOPPING = 16,	  /* the daemon is draining: it takes no new requests */
 	NSV_CLIENT_CODE_CRASHED = 17,	  /* the request was running in two crashes */
 };
 
@@ -191,7 +191,7 @@ struct nsv_client_result {
 /* Why the daemon ended a session. */
 enum nsv_client_end {
 	NSV_CLIENT_END_UNSAID = 0,   /* it went away without a word, or the session goes on */
-	NSV_CLIENT_END_DENIED = 3,   /* it does not serve this user any more */
+	NSV_CLIENT_END_DENIED = 3,   /* it no longer serves this user */
 	NSV_CLIENT_END_STOPPED = 16, /* it was stopped, or drained */
 	NSV_CLIENT_END_LOST = 18, /* the next one serves another model, or has lost its records */
 };
@@ -257,10 +257,10 @@ int nsv_client_detokenize(
 	struct nsv_client *client, const int32_t *ids, size_t n, struct nsv_request **ret_request);
 /* The output is text: the daemon's state as JSON. */
 int nsv_client_status(struct nsv_client *client, struct nsv_request **ret_request);
-/* For root, the daemon's user and its group: begin 1 has the daemon begin no request any more,
- * which it says to who asks for one (NSV_CLIENT_FINISH_ERROR, NSV_CLIENT_CODE_STOPPING),
- * and end all sessions and itself when the last that runs has ended. 0 takes that back. An output
- * without text: its end says that it is done. */
+/* For root, the daemon's user and its group. begin 1: the daemon takes no new requests (they end
+ * with NSV_CLIENT_FINISH_ERROR, NSV_CLIENT_CODE_STOPPING), and ends all sessions and itself when the
+ * running requests have ended; 0: it serves again. The output is empty: its end says that it is
+ * done. */
 int nsv_client_drain(struct nsv_client *client, int begin, struct nsv_request **ret_request);
 /* One round trip. 0, -ETIMEDOUT, -errno. timeout_ms as below. */
 int nsv_client_ping(struct nsv_client *client, int timeout_ms);
