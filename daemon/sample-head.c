@@ -29,6 +29,12 @@ struct head {
 	uint32_t most;
 };
 
+enum promise {
+	APT,
+	TOO_LIGHT,
+	TOO_LONG,
+};
+
 /* One that top-p keeps or not. */
 struct doubtful {
 	int32_t id;
@@ -255,8 +261,9 @@ static void gather_head(struct nsv_draw *d)
 		nsv_draw_leave(d);
 }
 
-/* Where nearly all would be read, a few stretches say whether the head is too long. */
-static bool is_too_long(const struct nsv_draw *d, const struct head *h)
+/* Where most would be read a few stretches are read first, which say whether the head is too long, or
+ * leaves out too much. */
+static enum promise judge_head(const struct nsv_draw *d, const struct head *h, double allowed)
 {
 	const struct nsv_scan_range *slices = nsv_draw_slices(d, d->x);
 	uint32_t n_slice = nsv_scan_n_slice(d->n), n_heavy = 0, n_head;
@@ -264,9 +271,9 @@ static bool is_too_long(const struct nsv_draw *d, const struct head *h)
 	for (uint32_t i = 0; i < n_slice; i++)
 		n_heavy += nsv_draw_is_heavy(d, &slices[i], h->low);
 	if (n_heavy < n_slice / 2)
-		return false;
-	(void)guess_tail(d, h->low, &n_head);
-	return n_head > h->most;
+		return APT;
+	double tail = guess_tail(d, h->low, &n_head);
+	return n_head > h->most ? TOO_LONG : tail > allowed ? TOO_LIGHT : APT;
 }
 
 /* By the first member alone: it reads little. Returns whether it has it. */
@@ -281,8 +288,11 @@ static bool gather_head_alone(struct nsv_draw *d)
 	for (uint32_t i = 0; i < N_TRY && total > 0; i++) {
 		share *= TRY_SHARE;
 		h.low = fminf(h.low - TRY_STEP, nsv_draw_guess_low(d, share * total));
-		if (is_too_long(d, &h))
+		enum promise promise = judge_head(d, &h, allowed);
+		if (promise == TOO_LONG)
 			break;
+		if (promise == TOO_LIGHT)
+			continue;
 		const struct nsv_sample_share mine = list_head(d, &h);
 		if (mine.n > h.most)
 			break;

@@ -88,19 +88,19 @@ static void find_levels(const struct nsv_draw *d, struct levels *l)
 float nsv_draw_guess_low(const struct nsv_draw *d, double tail)
 {
 	double mass = 0, n = 0;
-	uint32_t i = N_LEVEL;
+	uint32_t best = N_LEVEL;
 	struct levels l;
 
 	find_levels(d, &l);
-	while (--i > 0) {
+	for (uint32_t i = N_LEVEL; i-- > 1;) {
 		mass += l.mass[i];
 		n += l.n[i];
 		double rate = nsv_scan_n_slice(d->n) / n;
 
-		if (mass > 0 && mass * rate * sqrt(rate) > tail)
-			break;
+		if (n > 0 && mass * rate * sqrt(rate) <= tail)
+			best = i;
 	}
-	return -(float)(i + 1) / LEVELS;
+	return -(float)best / LEVELS;
 }
 
 /* Below which slices are light: least is then to be done, on the whole. Each heavy one is read, and
