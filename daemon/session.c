@@ -182,12 +182,22 @@ static void unlist(struct nsv_session **list, struct nsv_session *se, bool hot)
 		*list = hot ? se->next_hot : se->next_ready;
 }
 
+/* One without memory ends at once, or those that come and go would fill the table of descriptors:
+ * until their turn no limit would count them. */
+static void end_soon(struct nsv_session *se)
+{
+	if (se->memory || se->is_put_off)
+		nsv_session_put_off(se);
+	else
+		nsv_session_do_chore(se);
+}
+
 static void free_if_unused(struct nsv_session *se)
 {
 	se->is_over = se->state == NSV_SESSION_CLOSING && se->source_gone && se->engine_gone &&
 		      se->n_preparing == 0 && !se->is_building;
 	if (se->is_over)
-		nsv_session_put_off(se);
+		end_soon(se);
 }
 
 static void commit_record(struct nsv_session *se, uint32_t state)
@@ -414,11 +424,20 @@ static void take_hello(struct nsv_session *se, const void *data, size_t len)
 	nsv_session_put_off(se);
 }
 
+static void drop_early(struct nsv_session *se)
+{
+	nsv_session_drop(se, NSV_E_HELLO, "it spoke before it was welcomed");
+}
+
 static void go_on_with_hello(struct nsv_session *se)
 {
 	struct nsv_server *s = se->server;
 
 	se->waits_for_turn = false;
+	if (se->is_early) {
+		drop_early(se);
+		return;
+	}
 	/* What came back in this turn is for those who have waited for it. */
 	if (s->some_ended && s->n_waiting > 0)
 		set_waits_for_memory(se, true);
@@ -495,9 +514,10 @@ static void on_event(struct nsv_source *src, enum nsv_event event, int res, cons
 
 	switch (event) {
 	case NSV_EV_DATA:
-		if (se->waits_for_turn || se->waits_for_vault || se->waits_for_memory ||
-			se->is_building)
-			nsv_session_drop(se, NSV_E_HELLO, "it spoke before it was welcomed");
+		if (se->waits_for_turn)
+			se->is_early = true; /* it is counted as a hello until its turn */
+		else if (se->waits_for_vault || se->waits_for_memory || se->is_building)
+			drop_early(se);
 		else if (se->state == NSV_SESSION_HELLO)
 			take_hello(se, data, (size_t)res);
 		else
@@ -505,7 +525,7 @@ static void on_event(struct nsv_source *src, enum nsv_event event, int res, cons
 		break;
 	case NSV_EV_EOF:
 		se->has_hung_up = true;
-		nsv_session_put_off(se);
+		end_soon(se);
 		break;
 	case NSV_EV_GONE:
 		se->source_gone = true;

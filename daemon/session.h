@@ -66,7 +66,7 @@ struct nsv_session {
 	uint32_t n_used, n_live;        /* of them: not free; neither free nor ended */
 	uint32_t n_preparing;           /* requests that the worker holds */
 	bool is_put_off; /* it is among its user's chores */
-	bool has_hung_up;
+	bool has_hung_up, is_early; /* is_early: it spoke before it was welcomed */
 	bool is_over; /* everybody has let go of it */
 	bool is_ready, is_hot, source_gone, engine_gone;
 };

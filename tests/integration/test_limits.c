@@ -685,6 +685,45 @@ static void test_many_hellos_hold_up_nobody(void **state)
 	unlink(served.model);
 }
 
+/* Says more than a hello, or nothing, and goes. */
+static void come_and_go(bool talks)
+{
+	const struct nsv_hello h = nsv_hello_make(&(struct nsv_geom){0});
+	int fd = nsv_raw_connect(served.daemon.socket);
+
+	assert_true(fd >= 0);
+	for (int i = 0; talks && i < 2; i++)
+		(void)nsv_hello_send(fd, &h); /* it may be refused already */
+	close(fd);
+}
+
+/* However many come and go, their descriptors are not kept until there is time for them. */
+static void test_who_comes_and_goes_keeps_no_descriptor(void **state)
+{
+	enum { N = 512, N_ROUND = 8, N_NOP = 8 };
+	struct nsv_sqe nop = {.op = NSV_OP_NOP};
+	struct nsv_raw r;
+	struct nsv_cqe c;
+	(void)state;
+
+	nsv_serve(&served, "{}");
+	assert_int_equal(nsv_raw_open(&r, served.daemon.socket, NULL), 0);
+	for (int i = 0; i < N_ROUND; i++) {
+		stop_daemon();
+		for (int k = 0; k < N; k++)
+			come_and_go(i % 2 == 0);
+		kill(served.daemon.pid, SIGCONT);
+		for (int k = 0; k < N_NOP; k++) { /* a turn of its loop each, at least */
+			nop.request_id++;
+			nsv_raw_put(&r, &nop);
+			assert_true(nsv_raw_next(&r, &c));
+		}
+	}
+	assert_true(nsv_proc_fds(served.daemon.pid) < 2 * N);
+	nsv_raw_close(&r);
+	nsv_serve_end(&served);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -705,6 +744,7 @@ int main(void)
 		cmocka_unit_test(test_a_quota_that_is_late_has_its_name),
 		cmocka_unit_test(test_a_limit_waits_for_no_other_user),
 		cmocka_unit_test(test_many_hellos_hold_up_nobody),
+		cmocka_unit_test(test_who_comes_and_goes_keeps_no_descriptor),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
