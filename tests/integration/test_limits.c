@@ -697,6 +697,19 @@ static void come_and_go(bool talks)
 	close(fd);
 }
 
+/* As many wait for a daemon that does not accept, where the kernel's limit lets them. */
+static long longest_backlog(void)
+{
+	long n = -1;
+	FILE *f = fopen("/proc/sys/net/core/somaxconn", "re");
+
+	if (f && fscanf(f, "%ld", &n) != 1)
+		n = -1;
+	if (f)
+		fclose(f);
+	return n;
+}
+
 /* However many come and go, their descriptors are not kept until there is time for them. */
 static void test_who_comes_and_goes_keeps_no_descriptor(void **state)
 {
@@ -706,6 +719,10 @@ static void test_who_comes_and_goes_keeps_no_descriptor(void **state)
 	struct nsv_cqe c;
 	(void)state;
 
+	if (longest_backlog() < N) {
+		print_message("skipped: net.core.somaxconn is below %d\n", N);
+		skip();
+	}
 	nsv_serve(&served, "{}");
 	assert_int_equal(nsv_raw_open(&r, served.daemon.socket, NULL), 0);
 	for (int i = 0; i < N_ROUND; i++) {

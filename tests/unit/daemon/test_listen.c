@@ -11,6 +11,8 @@
 
 #include <cmocka.h>
 
+#include "tests/tools/proc.h"
+
 #define N_AT_ONCE 8
 #define N_ROUND 20
 
@@ -134,7 +136,7 @@ static int count_winners(void)
 	assert_true(pipe2(begin, O_CLOEXEC) == 0 && pipe2(result, O_CLOEXEC) == 0 &&
 		    pipe2(end, O_CLOEXEC) == 0);
 	for (int i = 0; i < N_AT_ONCE; i++)
-		if (fork() == 0) {
+		if (nsv_proc_fork() == 0) {
 			close(begin[1]);
 			close(end[1]);
 			try_once(begin[0], result[1], end[0]);

@@ -82,12 +82,13 @@ static void mislead(float *logits, uint32_t n)
  * the slices are known. Cuts fall anywhere, and where one candidate more or less would do. */
 static void test_long_rows(void **state)
 {
-	static struct nsv_scan_range ranges[250];
+	enum { LEAST = 4096, FEW = 8000, MANY = 60000 };
+	static struct nsv_scan_range ranges[(LEAST + MANY) / NSV_SCAN_SLICE + 1];
 	static struct nsv_sample_lists lists;
 
 	(void)state;
 	for (int round = 0; round < 600; round++) {
-		uint32_t n = 4096 + t_below(round % 10 ? 8000 : 60000);
+		uint32_t n = LEAST + t_below(round % 10 ? FEW : MANY);
 		float *logits = calloc(n, sizeof(*logits)), *x = calloc(n, sizeof(*x));
 		struct nsv_params params = sample_draw_params(n);
 		struct nsv_sample_in in = {
