@@ -84,6 +84,15 @@ static void start(void)
 	must(nsv_server_attach(&server, engine, tok) == 0 && nsv_engine_start(engine) == 0);
 }
 
+/* As the server's own loop has it. */
+static void turn(bool wait)
+{
+	must(nsv_loop_turn(server.loop, wait && !server.busy) >= 0);
+	nsv_session_do_chores(&server);
+	if (server.some_ended)
+		nsv_session_ask_again(&server);
+}
+
 /* ---- A client */
 
 static struct nsv_session *open_session(int *ret_fd)
@@ -95,7 +104,7 @@ static struct nsv_session *open_session(int *ret_fd)
 	nsv_session_new(&server, fds[0]);
 	must(nsv_hello_send(fds[1], &hello) == 0);
 	while (server.sessions && server.sessions->state == NSV_SESSION_HELLO)
-		must(nsv_loop_turn(server.loop, true) >= 0);
+		turn(true);
 	must(server.sessions && server.sessions->state == NSV_SESSION_OPEN);
 	*ret_fd = fds[1];
 	return server.sessions;
@@ -146,7 +155,7 @@ static void serve(struct nsv_session *se, unsigned int n_turn)
 {
 	for (unsigned int i = 0; i <= n_turn && se->state == NSV_SESSION_OPEN; i++) {
 		nsv_session_visit(se);
-		must(nsv_loop_turn(server.loop, false) >= 0);
+		turn(false);
 		for (uint32_t s = 0; i % 2 && s < want.n_slot; s++) {
 			struct nsv_up_slot *c = &se->ch.up.slots[s];
 			nsv_store_rel_u64(
@@ -172,7 +181,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len)
 	serve(se, data[0] % 16);
 	close(fd);
 	while (server.n_session > 0)
-		must(nsv_loop_turn(server.loop, true) >= 0);
+		turn(true);
 	server.draining = false; /* it may have been asked to */
 	must(server.n_request == 0 && server.n_hello == 0 && server.users.first == NULL);
 	return 0;

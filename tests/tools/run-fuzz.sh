@@ -22,7 +22,7 @@ run_one() {
 	fi
 	[ -d "$corpus" ] || corpus=
 	# shellcheck disable=SC2086 # an empty corpus is no argument
-	"$1" -max_total_time="$seconds" -rss_limit_mb=4096 -print_final_stats=1 \
+	"$1" -timeout=60 -max_total_time="$seconds" -rss_limit_mb=4096 -print_final_stats=1 \
 		-artifact_prefix="build/fuzz-corpus/$name-" "$new" $corpus \
 		>"build/fuzz-corpus/$name.log" 2>&1
 }
