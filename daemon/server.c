@@ -460,8 +460,6 @@ int nsv_server_run(struct nsv_server *s)
 			return EXIT_FAILURE;
 		}
 		nsv_session_do_chores(s);
-		if (s->some_ended)
-			nsv_session_ask_again(s);
 		look_at_hot(s);
 		visit_ready(s);
 		if (s->draining && is_drained(s))

@@ -19,10 +19,6 @@ void nsv_session_put_off(struct nsv_session *se)
 
 	if (se->is_put_off)
 		return;
-	if (!user) { /* it was never let in */
-		nsv_session_do_chore(se);
-		return;
-	}
 	if (!user->chores)
 		queue_user(se->server, user);
 	se->is_put_off = true;
@@ -51,10 +47,13 @@ static struct nsv_session *take(struct nsv_server *s)
 
 void nsv_session_do_chores(struct nsv_server *s)
 {
-	if (!s->busy)
-		return;
-	uint64_t until_ns = nsv_now_ns() + CHORES_NS;
-	do
+	uint64_t until_ns = s->busy ? nsv_now_ns() + CHORES_NS : 0;
+
+	while (s->busy) {
 		nsv_session_do_chore(take(s));
-	while (s->busy && nsv_now_ns() < until_ns);
+		if (nsv_now_ns() >= until_ns)
+			break;
+	}
+	if (s->some_ended)
+		nsv_session_ask_again(s);
 }

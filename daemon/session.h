@@ -77,10 +77,11 @@ void nsv_session_new(struct nsv_server *server, int fd);
 struct nsv_session *nsv_session_alloc(struct nsv_server *server, int fd);
 /* A built session that another daemon served is open again. */
 void nsv_session_resume(struct nsv_session *se);
-/* What is to be done for it next (see session-chores.c) comes in its user's turn, or is done. */
+/* What is to be done for it next (see session-chores.c) comes in its user's turn. It has a user. */
 void nsv_session_put_off(struct nsv_session *se);
 void nsv_session_do_chore(struct nsv_session *se);
-/* Some of what was put off; server->busy: there is more. */
+/* Some of what was put off (server->busy: there is more); then, if sessions have ended, those who wait
+ * for that ask again. */
 void nsv_session_do_chores(struct nsv_server *s);
 /* Its hello has passed: makes its regions, at once or by the worker; nsv_session_built follows.
  * Gives them back in the same way; nsv_session_torn_down follows. ---- session-memory.c */

@@ -89,8 +89,6 @@ static void turn(bool wait)
 {
 	must(nsv_loop_turn(server.loop, wait && !server.busy) >= 0);
 	nsv_session_do_chores(&server);
-	if (server.some_ended)
-		nsv_session_ask_again(&server);
 }
 
 /* ---- A client */

@@ -554,7 +554,7 @@ static void test_who_waits_longest_is_asked_first(void **state)
 	int fds[3];
 	(void)state;
 
-	nsv_serve(&served, "{\"limits\": {\"sessions\": 1, \"hello_ms\": 600000}}");
+	nsv_serve(&served, "{\"limits\": {\"sessions\": 1}}");
 	assert_int_equal(nsv_raw_open(&r, served.daemon.socket, &small), 0);
 	pid_t thread = nsv_proc_hold_thread(served.daemon.pid, "nsv-engine");
 	assert_true(thread > 0);
@@ -697,19 +697,6 @@ static void come_and_go(bool talks)
 	close(fd);
 }
 
-/* As many wait for a daemon that does not accept, where the kernel's limit lets them. */
-static long longest_backlog(void)
-{
-	long n = -1;
-	FILE *f = fopen("/proc/sys/net/core/somaxconn", "re");
-
-	if (f && fscanf(f, "%ld", &n) != 1)
-		n = -1;
-	if (f)
-		fclose(f);
-	return n;
-}
-
 /* However many come and go, their descriptors are not kept until there is time for them. */
 static void test_who_comes_and_goes_keeps_no_descriptor(void **state)
 {
@@ -719,7 +706,7 @@ static void test_who_comes_and_goes_keeps_no_descriptor(void **state)
 	struct nsv_cqe c;
 	(void)state;
 
-	if (longest_backlog() < N) {
+	if (nsv_proc_longest_backlog() < N) {
 		print_message("skipped: net.core.somaxconn is below %d\n", N);
 		skip();
 	}

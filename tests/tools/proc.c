@@ -68,6 +68,11 @@ static long number_in(const char *path, const char *name)
 	return number_of(path, name, 10);
 }
 
+long nsv_proc_longest_backlog(void)
+{
+	return number_in("/proc/sys/net/core/somaxconn", "");
+}
+
 long nsv_proc_rollup(pid_t pid, const char *name)
 {
 	char path[64];

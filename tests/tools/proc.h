@@ -13,6 +13,9 @@ pid_t nsv_proc_fork(void);
  * usual 1,024 are few for hundreds of sessions. */
 void nsv_proc_raise_fds(void);
 
+/* As many connections can wait for a process that does not accept. */
+long nsv_proc_longest_backlog(void);
+
 /* The calling thread stays on n of the processors that it may run on, which *ret_before has for
  * sched_setaffinity. 0, or -1: there are fewer. */
 int nsv_proc_stay_on(int n, cpu_set_t *ret_before);
